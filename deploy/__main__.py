@@ -1,0 +1,5 @@
+"""`python -m deploy` is the command `graceway`."""
+
+from deploy.cli import main
+
+main()

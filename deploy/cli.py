@@ -1,0 +1,120 @@
+"""The command line. Each command imports what it needs when it runs: `graceway check` answers at once."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from deploy.config import Config
+
+EXIT_WRONG_CONFIG = 2
+EXIT_UNREACHABLE = 3
+
+app = typer.Typer(
+    name="graceway",
+    help="A gateway for serving language models that degrades gracefully.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ConfigFile = Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="The YAML config.")]
+
+
+def main() -> None:
+    app()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"graceway {version('graceway')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _graceway(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+        ),
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def check(config: ConfigFile) -> None:
+    """Validate a config and say what it means: ladders, capacity, knobs that never apply."""
+    from deploy.explain import explain
+
+    explanation = explain(_load(config))
+    for line in explanation.ladder:
+        typer.echo(line)
+    for warning in explanation.warnings:
+        typer.echo(f"warning: {warning}")
+    typer.echo(f"{config} is valid")
+
+
+@app.command()
+def serve(
+    config: ConfigFile,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the port.")] = 1,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Instead of the config's; 0 takes a free one.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Instead of the config's.")] = None,
+) -> None:
+    """Run the gateway alone, without Ray, for replicas that already run somewhere."""
+    loaded = _load(config)
+    address = (host or loaded.server.host, loaded.server.port if port is None else port)
+    if workers == 1:
+        from deploy.serve import serve_alone
+
+        raise typer.Exit(serve_alone(config, loaded, address))
+    from deploy.workers import serve_with_workers
+
+    raise typer.Exit(serve_with_workers(config, loaded, address, workers))
+
+
+@app.command()
+def up(config: ConfigFile) -> None:
+    """Run the whole system: state store, replicas, and the gateway on Ray Serve. Ctrl-C ends all of it."""
+    loaded = _load(config)
+    from deploy.up import bring_up
+
+    raise typer.Exit(bring_up(config, loaded))
+
+
+@app.command()
+def status(
+    url: Annotated[str, typer.Option(help="The gateway's address.")] = "http://127.0.0.1:8000",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as data.")] = False,
+) -> None:
+    """Show a running gateway: tiers, replicas, breakers, queue, sessions."""
+    from deploy.status_view import StatusUnavailable, fetch_status, render_status
+
+    try:
+        report = fetch_status(url)
+    except StatusUnavailable as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(EXIT_UNREACHABLE) from None
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        render_status(url, report)
+
+
+def _load(path: Path) -> "Config":
+    from deploy.config import ConfigError, load_config
+
+    try:
+        return load_config(path)
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(EXIT_WRONG_CONFIG) from None

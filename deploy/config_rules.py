@@ -1,0 +1,162 @@
+"""What a config must say beyond its types, and what it may not ask for yet. Plain data in, problems out.
+
+The rules read the file's data rather than the validated models: a wrong type elsewhere hides none of them.
+"""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from deploy.yaml_lines import Document, Place, Plain, Problem
+
+_NEEDS = {
+    "openai": {
+        "served_model": "Add `served_model: …`, the name under which that server knows the model",
+        "replicas": 'Add `replicas: [{url: "http://HOST:PORT"}]`',
+    },
+    "vllm": {"model": "Add `model: …`, a folder or a hub id"},
+    "llamacpp": {"model": "Add `model: …`, a GGUF file"},
+}
+_STORES = "Write embedded, memory, redis://HOST:PORT or rediss://HOST:PORT"
+
+
+def rule_problems(document: Document) -> list[Problem]:
+    """Everything that the rules object to, each at its line."""
+    data = document.data if isinstance(document.data, dict) else {}
+    found = [
+        *_server_faults(data.get("server")),
+        *_store_faults(data.get("state_store")),
+        *_retry_faults(data.get("retry")),
+    ]
+    models = data.get("models")
+    for name, model in models.items() if isinstance(models, dict) else ():
+        found += _model_faults(("models", name), model)
+    return [Problem(document.line_of(place), what, mend) for place, what, mend in found]
+
+
+Fault = tuple[Place, str, str]
+
+
+def _server_faults(server: Plain) -> Iterator[Fault]:
+    port = server.get("grpc_port", 0) if isinstance(server, dict) else 0
+    if isinstance(port, int) and port:
+        yield (
+            ("server", "grpc_port"),
+            "gRPC is not supported yet",
+            "Remove grpc_port or set it to 0; use HTTP",
+        )
+
+
+def _store_faults(store: Plain) -> Iterator[Fault]:
+    url = store.get("url") if isinstance(store, dict) else None
+    if not isinstance(url, str) or url in ("embedded", "memory"):
+        return
+    place: Place = ("state_store", "url")
+    scheme = _scheme(url)
+    if scheme in ("redis+sentinel", "redis+cluster"):
+        yield (
+            place,
+            f"{scheme}:// is not supported yet",
+            "Use redis:// or rediss:// with one server's address",
+        )
+    elif scheme not in ("redis", "rediss"):
+        yield place, f"'{scheme or url}' is no state store", _STORES
+    elif not _host_and_port_are_whole(url):
+        yield place, "the state store's URL names no host, or a port that is none", _STORES
+
+
+def _retry_faults(retry: Plain) -> Iterator[Fault]:
+    if isinstance(retry, dict) and retry.get("hedge") is True:
+        yield ("retry", "hedge"), "hedging is not supported yet", "Remove hedge or set it to false"
+
+
+def _model_faults(place: Place, model: Plain) -> Iterator[Fault]:
+    tiers = model.get("tiers") if isinstance(model, dict) else None
+    if not isinstance(tiers, list):
+        return
+    first: dict[Plain, int] = {}
+    for index, tier in enumerate(tiers):
+        if not isinstance(tier, dict):
+            continue
+        here: Place = (*place, "tiers", index)
+        name = tier.get("name")
+        if isinstance(name, str) and first.setdefault(name, index) != index:
+            what = f"two tiers of '{place[-1]}' are called '{name}'"
+            yield (*here, "name"), what, "Give each tier of a model a name of its own"
+        yield from _tier_faults(here, tier)
+
+
+def _tier_faults(place: Place, tier: dict[str, Plain]) -> Iterator[Fault]:
+    backend = tier.get("backend")
+    for key, mend in _NEEDS.get(str(backend), {}).items():
+        if tier.get(key) in (None, "", []):
+            yield (*place, key), f"a tier with backend {backend} needs '{key}'", mend
+    if isinstance(tier.get("text"), str) and not str(tier["text"]).strip():
+        yield (*place, "text"), "the text is empty", "Write what clients are told, or remove `text`"
+    yield from _replica_faults(place, tier.get("replicas"))
+    yield from _scale_faults(place, tier.get("scale"))
+    yield from _gpu_faults(place, tier.get("gpu"))
+
+
+def _replica_faults(place: Place, replicas: Plain) -> Iterator[Fault]:
+    seen: set[str] = set()
+    for index, replica in enumerate(replicas if isinstance(replicas, list) else ()):
+        url = replica.get("url") if isinstance(replica, dict) else None
+        here: Place = (*place, "replicas", index, "url")
+        if not isinstance(url, str):
+            continue
+        if _scheme(url) not in ("http", "https") or not _host_and_port_are_whole(url):
+            yield here, f"'{url}' is no address of a server", "Write http://HOST:PORT"
+        elif _has_query(url):
+            yield (
+                here,
+                f"'{url}' carries a query or a fragment",
+                "Write http://HOST:PORT, with a path at most",
+            )
+        elif url.rstrip("/") in seen:
+            yield here, f"'{url}' is listed twice in this tier", "Keep one of the two"
+        seen.add(url.rstrip("/"))
+
+
+def _scale_faults(place: Place, scale: Plain) -> Iterator[Fault]:
+    low, high = (scale.get("min", 1), scale.get("max", 1)) if isinstance(scale, dict) else (1, 1)
+    if not isinstance(low, int) or not isinstance(high, int):
+        return
+    if isinstance(scale, dict) and "max" not in scale:
+        high = low
+    if high < low:
+        yield (
+            (*place, "scale", "max"),
+            f"scale.max {high} is below scale.min {low}",
+            f"Set max to {low} or more",
+        )
+    elif high > low:
+        mend = f"Set max to {low}, or min to {high}: that many replicas run all the time"
+        yield (*place, "scale", "max"), "scaling between min and max is not supported yet", mend
+
+
+def _gpu_faults(place: Place, gpu: Plain) -> Iterator[Fault]:
+    if isinstance(gpu, str):
+        yield (
+            (*place, "gpu"),
+            f"the MIG profile '{gpu}' is not supported yet",
+            "Write a number of GPUs, or 0 for the CPU",
+        )
+    elif isinstance(gpu, int | float) and not isinstance(gpu, bool) and gpu < 0:
+        yield (*place, "gpu"), f"gpu is {gpu}", "Write a number of GPUs, or 0 for the CPU"
+
+
+def _scheme(url: str) -> str:
+    return url.split("://", 1)[0] if "://" in url else ""
+
+
+def _host_and_port_are_whole(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+
+
+def _has_query(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.query or parts.fragment)

@@ -1,0 +1,128 @@
+"""What a config means, in words: each model's ladder, its capacity, and the knobs that never apply. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from deploy.config import Config, Model, Tier
+
+_ENGINE_ONLY = ("slots", "slo", "probe")
+_MANAGED_ONLY = ("model", "gpu", "scale", "max_model_len", "engine_args", "environment")
+_REPLICA_ONLY = ("served_model", "replicas", "api_key")
+_NEVER_APPLY: dict[str, tuple[str, ...]] = {
+    "openai": (*_MANAGED_ONLY, "text", "max_age_s"),
+    "vllm": ("replicas", "api_key", "text", "max_age_s"),
+    "llamacpp": ("replicas", "api_key", "text", "max_age_s"),
+    "cache": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_REPLICA_ONLY, "text"),
+    "canned": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_REPLICA_ONLY, "max_age_s"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The ladders, and what an operator may not have meant. Neither stops a start."""
+
+    ladder: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def explain(config: Config) -> Explanation:
+    ladder = [line for name, model in config.models.items() for line in _ladder(name, model)]
+    return Explanation(tuple(ladder), tuple(_warnings(config)))
+
+
+def _ladder(name: str, model: Model) -> Iterator[str]:
+    at_once = sum(_replica_count(tier) * (tier.slots or 0) for tier in model.tiers if tier.has_replicas)
+    unlimited = any(tier.has_replicas and tier.slots is None for tier in model.tiers)
+    yield f"{name}: {len(model.tiers)} tiers, best first" + (
+        "" if unlimited or not at_once else f"; {at_once} at once"
+    )
+    for position, tier in enumerate(model.tiers, 1):
+        yield f"  {position}. {tier.name}: {_means(tier)}; quality {tier.quality:g}"
+
+
+def _means(tier: Tier) -> str:
+    if tier.backend == "cache":
+        return f"complete answers given before to the same request, at most {tier.max_age_s:g} s old"
+    if tier.backend == "canned":
+        return f"always the text {_shortened(tier.text or '')!r}"
+    who = (
+        f"{tier.served_model} on servers that already run"
+        if not tier.is_managed
+        else f"{tier.model} on {tier.backend}"
+    )
+    promise = f"first token in {tier.slo.ttft_s:g} s, then one each {tier.slo.itl_s:g} s"
+    return f"{who}{_hardware(tier)}; {_capacity(tier)}; promises {promise}"
+
+
+def _hardware(tier: Tier) -> str:
+    if not tier.is_managed:
+        return ""
+    return f" ({tier.gpu:g} GPU each)" if tier.gpu else " (CPU)"
+
+
+def _capacity(tier: Tier) -> str:
+    count = _replica_count(tier)
+    replicas = f"{count} replica" + ("s" if count != 1 else "")
+    if tier.slots is None:
+        return f"{replicas}, slots as each server says"
+    return f"{replicas} × {tier.slots} slots = {count * tier.slots} at once"
+
+
+def _replica_count(tier: Tier) -> int:
+    return tier.scale.min if tier.is_managed else len(tier.replicas)
+
+
+def _warnings(config: Config) -> Iterator[str]:
+    for name, model in config.models.items():
+        yield from _unreachable(name, model)
+        yield from _out_of_order(name, model)
+        for tier in model.tiers:
+            yield from _idle_knobs(name, tier)
+    yield from _idle_sections(config)
+
+
+def _unreachable(name: str, model: Model) -> Iterator[str]:
+    always = next((i for i, tier in enumerate(model.tiers) if tier.backend == "canned"), len(model.tiers))
+    for tier in model.tiers[always + 1 :]:
+        last = model.tiers[always].name
+        yield f"{name}/{tier.name} is never reached: {last} above it always answers. Move {last} to the end"
+
+
+def _out_of_order(name: str, model: Model) -> Iterator[str]:
+    for upper, lower in zip(model.tiers, model.tiers[1:], strict=False):
+        if lower.quality > upper.quality:
+            yield (
+                f"{name}/{lower.name} (quality {lower.quality:g}) is below {upper.name} ({upper.quality:g}): "
+                "tiers go from best to worst. Swap them, or correct the qualities"
+            )
+
+
+def _idle_knobs(name: str, tier: Tier) -> Iterator[str]:
+    for knob in _NEVER_APPLY[tier.backend]:
+        if knob in tier.model_fields_set:
+            yield f"{name}/{tier.name}: '{knob}' never applies to backend {tier.backend}. Remove it"
+
+
+def _idle_sections(config: Config) -> Iterator[str]:
+    tiers = [tier for model in config.models.values() for tier in model.tiers]
+    if not any(tier.has_replicas for tier in tiers):
+        for section in ("health", "breaker", "retry", "routing"):
+            if section in config.model_fields_set:
+                yield f"'{section}' never applies: no tier has replicas. Remove it"
+    elif (
+        config.retry.max_attempts == 1
+        and {"budget_share", "budget_floor_per_s"} & config.retry.model_fields_set
+    ):
+        yield "retry.budget_… never applies: max_attempts is 1. Raise max_attempts, or remove the budget"
+    zones = {endpoint.zone for tier in tiers for endpoint in tier.replicas}
+    if config.routing.zone and config.routing.zone not in zones:
+        yield f"routing.zone '{config.routing.zone}' never applies: no replica is there. Name one that has"
+    if config.state_store.url == "memory" and config.managed_tiers():
+        yield (
+            "state_store 'memory' is not shared between processes: `graceway up` needs embedded or redis:// "
+            "for the tiers whose replicas it starts"
+        )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,386 @@
+# ruff: noqa: E501 - the expected lines stand as they are printed
+"""Configs that are wrong, each with the exact line and mend; and what a right one comes to mean."""
+
+from pathlib import Path
+
+import pytest
+
+from deploy.config import CANNED_TEXT, Config, ConfigError, load_config, to_gateway_spec
+
+GOOD = """\
+server: {host: 127.0.0.1, port: 8100}
+state_store: {url: memory}
+models:
+  chat:
+    tiers:
+      - name: primary
+        backend: openai
+        served_model: m
+        replicas:
+          - {url: "http://127.0.0.1:9311", zone: a}
+        slots: 8
+      - {name: small, backend: vllm, model: models/small, slots: 4, quality: 0.7, scale: {min: 2}}
+      - {name: cached, backend: cache, quality: 0.5}
+      - {backend: canned}
+"""
+
+
+def tier(text: str) -> str:
+    """A config around one tier, whose text begins on line 4."""
+    return "models:\n  chat:\n    tiers:\n      - " + text + "\n"
+
+
+def load(tmp_path: Path, text: str, environment: dict[str, str] | None = None) -> Config:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    return load_config(path, environment or {})
+
+
+def faults(tmp_path: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    return [line.removeprefix(f"{tmp_path}/") for line in str(caught.value).splitlines()]
+
+
+BAD = {
+    "empty": ("", "c.yaml: the file is empty. Write at least `models:` with one model and its `tiers:`"),
+    "only comments": (
+        "# nothing\n",
+        "c.yaml: the file is empty. Write at least `models:` with one model and its `tiers:`",
+    ),
+    "not a mapping": (
+        "- a\n- b\n",
+        "c.yaml:1: the file is not a mapping of keys to values. Write `models:` with one model and its `tiers:`",
+    ),
+    "a word": (
+        "models\n",
+        "c.yaml:1: the file is not a mapping of keys to values. Write `models:` with one model and its `tiers:`",
+    ),
+    "tab": ("models:\n\tchat: {}\n", "c.yaml:2: a tab stands in the indentation. Indent with spaces"),
+    "open bracket": (
+        "models: {chat: {tiers: [\n",
+        "c.yaml:1: this is not YAML: expected the node content, but found '<stream end>'. "
+        "Close the bracket, or check the indentation",
+    ),
+    "colon in text": (
+        tier("{backend: canned}").replace("{backend: canned}", "text: a: b"),
+        "c.yaml:4: this is not YAML: mapping values are not allowed here. "
+        "Quote text that holds a colon, or begin a new line",
+    ),
+    "alias": (
+        "models: *none\n",
+        "c.yaml:1: this is not YAML: found undefined alias 'none'. "
+        "Define the anchor above, or quote text that begins with *",
+    ),
+    "two documents": (
+        "models: {}\n---\nmodels: {}\n",
+        "c.yaml:2: this is not YAML: but found another document. Keep one document in the file, without `---` inside it",
+    ),
+    "tag": (
+        tier("{backend: canned, text: !secret x}"),
+        "c.yaml:4: the YAML tag '!secret' means nothing here. Remove the tag; quote text",
+    ),
+    "models missing": ("server: {}\n", "c.yaml:1: 'models' is missing. Add `models: …`"),
+    "models empty": ("server: {}\nmodels: {}\n", "c.yaml:2: 'models' is empty. Add at least one entry"),
+    "models null": (
+        "server: {}\nmodels:\n",
+        "c.yaml:2: 'models' has no value. Write a mapping (`key: value` lines), or remove the key",
+    ),
+    "no tiers": ("models:\n  chat: {}\n", "c.yaml:2: 'models.chat.tiers' is missing. Add `tiers: …`"),
+    "tiers empty": (
+        "models:\n  chat:\n    tiers: []\n",
+        "c.yaml:3: 'models.chat.tiers' is empty. Add at least one entry",
+    ),
+    "tiers a mapping": (
+        "models:\n  chat:\n    tiers: {backend: canned}\n",
+        "c.yaml:3: 'models.chat.tiers' is a mapping. Write a list (`- …` lines, or [a, b])",
+    ),
+    "no backend": (
+        tier("{name: a}"),
+        "c.yaml:4: 'models.chat.tiers[0].backend' is missing. Add `backend: …`",
+    ),
+    "backend misspelt": (
+        tier("backend: opnai"),
+        "c.yaml:4: 'models.chat.tiers[0].backend' is 'opnai'. "
+        "Did you mean 'openai'? Choices: openai, vllm, llamacpp, cache, canned",
+    ),
+    "backend unknown": (
+        tier("backend: bedrock"),
+        "c.yaml:4: 'models.chat.tiers[0].backend' is 'bedrock'. Write one of openai, vllm, llamacpp, cache, canned",
+    ),
+    "unknown key, near": (
+        tier("backend: canned\n        slotz: 3"),
+        "c.yaml:5: unknown key 'slotz' in 'models.chat.tiers[0]'. Did you mean 'slots'?",
+    ),
+    "unknown key, far": (
+        "server:\n  zzz: 1\n" + tier("backend: canned"),
+        "c.yaml:2: unknown key 'zzz' in 'server'. Known here: grpc_port, host, port",
+    ),
+    "unknown key at the top": (
+        tier("backend: canned") + "servr: {}\n",
+        "c.yaml:5: unknown key 'servr'. Did you mean 'server'?",
+    ),
+    "unknown key in a nested place": (
+        tier("backend: cache\n        slo:\n          ttft: 1"),
+        "c.yaml:6: unknown key 'ttft' in 'models.chat.tiers[0].slo'. Did you mean 'ttft_s'?",
+    ),
+    "merge key": (
+        "base: &b {backend: canned}\nmodels:\n  chat:\n    tiers:\n      - {<<: *b}\n",
+        "c.yaml:1: unknown key 'base'. Known here: admin_key, breaker, health, max_body_bytes, models, "
+        "request_timeout_s, retry, routing, server, state_store",
+    ),
+    "word for a number": (
+        tier("backend: cache\n        slots: eight"),
+        "c.yaml:5: 'models.chat.tiers[0].slots' is 'eight'. Write a whole number such as 8",
+    ),
+    "fraction for a whole number": (
+        tier("backend: cache\n        slots: 2.5"),
+        "c.yaml:5: 'models.chat.tiers[0].slots' is 2.5. Write a whole number such as 8",
+    ),
+    "yes for a number": (
+        tier("backend: cache\n        slots: true"),
+        "c.yaml:5: 'models.chat.tiers[0].slots' is true. Write a whole number such as 8",
+    ),
+    "quoted number": (
+        "server:\n  port: '8000'\n" + tier("backend: canned"),
+        "c.yaml:2: 'server.port' is '8000'. Remove the quotes: a number is wanted, not text",
+    ),
+    "number for text": (
+        tier("backend: canned\n        text: 5"),
+        "c.yaml:5: 'models.chat.tiers[0].text' is 5. Write text; quote it",
+    ),
+    "port out of range": (
+        "server: {port: 70000}\n" + tier("backend: canned"),
+        "c.yaml:1: 'server.port' is 70000. Write at most 65535",
+    ),
+    "share out of range": (
+        tier("{backend: canned, quality: 2}"),
+        "c.yaml:4: 'models.chat.tiers[0].quality' is 2. Write at most 1",
+    ),
+    "duration of nothing": (
+        tier("{backend: cache, max_age_s: 0}"),
+        "c.yaml:4: 'models.chat.tiers[0].max_age_s' is 0. Write more than 0",
+    ),
+    "no end of time": (
+        "request_timeout_s: .inf\n" + tier("backend: canned"),
+        "c.yaml:1: 'request_timeout_s' is inf: Input should be a finite number. See the config reference in docs/config.md",
+    ),
+    "bad tier name": (
+        tier("{backend: canned, name: Big Model}"),
+        "c.yaml:4: 'models.chat.tiers[0].name' is 'Big Model'. "
+        "Write small letters, digits, - and _, beginning with a letter or digit, at most 63",
+    ),
+    "same name twice": (
+        tier("{backend: canned, name: a}\n      - {backend: cache, name: a}"),
+        "c.yaml:5: two tiers of 'chat' are called 'a'. Give each tier of a model a name of its own",
+    ),
+    "key twice": (
+        tier("backend: canned\n        text: a\n        text: b"),
+        "c.yaml:6: the key 'text' is written twice, first on line 5. Keep one of the two",
+    ),
+    "variable unset": (
+        tier('{backend: cache, api_key: "${NO_SUCH_KEY}"}'),
+        "c.yaml:4: the environment has no NO_SUCH_KEY. export NO_SUCH_KEY=… before the start",
+    ),
+    "variable half written": (
+        tier('{backend: canned, text: "${NOT CLOSED"}'),
+        "c.yaml:4: '${NOT CLOSED' holds a '${' that is not ${NAME}. Write ${NAME}: letters, digits, underscores",
+    ),
+    "openai without model": (
+        tier('{backend: openai, replicas: [{url: "http://h:1"}]}'),
+        "c.yaml:4: a tier with backend openai needs 'served_model'. "
+        "Add `served_model: …`, the name under which that server knows the model",
+    ),
+    "openai without replicas": (
+        tier("{backend: openai, served_model: m}"),
+        "c.yaml:4: a tier with backend openai needs 'replicas'. Add `replicas: [{url: \"http://HOST:PORT\"}]`",
+    ),
+    "openai with no replica": (
+        tier("backend: openai\n        served_model: m\n        replicas: []"),
+        "c.yaml:6: a tier with backend openai needs 'replicas'. Add `replicas: [{url: \"http://HOST:PORT\"}]`",
+    ),
+    "replica without url": (
+        tier("backend: openai\n        served_model: m\n        replicas:\n          - {zone: a}"),
+        "c.yaml:7: 'models.chat.tiers[0].replicas[0].url' is missing. Add `url: …`",
+    ),
+    "replica without scheme": (
+        tier(
+            "backend: openai\n        served_model: m\n        replicas:\n          - {url: 'localhost:8000'}"
+        ),
+        "c.yaml:7: 'localhost:8000' is no address of a server. Write http://HOST:PORT",
+    ),
+    "replica of another kind": (
+        tier("backend: openai\n        served_model: m\n        replicas:\n          - {url: 'ftp://h:1'}"),
+        "c.yaml:7: 'ftp://h:1' is no address of a server. Write http://HOST:PORT",
+    ),
+    "replica's port is none": (
+        tier(
+            "backend: openai\n        served_model: m\n        replicas:\n          - {url: 'http://h:99999'}"
+        ),
+        "c.yaml:7: 'http://h:99999' is no address of a server. Write http://HOST:PORT",
+    ),
+    "replica with a query": (
+        tier(
+            "backend: openai\n        served_model: m\n        replicas:\n          - {url: 'http://h:1/v1?a=b'}"
+        ),
+        "c.yaml:7: 'http://h:1/v1?a=b' carries a query or a fragment. Write http://HOST:PORT, with a path at most",
+    ),
+    "replica twice": (
+        tier(
+            "backend: openai\n        served_model: m\n        replicas: [{url: 'http://h:1'}, {url: 'http://h:1/'}]"
+        ),
+        "c.yaml:6: 'http://h:1/' is listed twice in this tier. Keep one of the two",
+    ),
+    "vllm without model": (
+        tier("{backend: vllm}"),
+        "c.yaml:4: a tier with backend vllm needs 'model'. Add `model: …`, a folder or a hub id",
+    ),
+    "llamacpp without model": (
+        tier("{backend: llamacpp}"),
+        "c.yaml:4: a tier with backend llamacpp needs 'model'. Add `model: …`, a GGUF file",
+    ),
+    "empty canned text": (
+        tier("backend: canned\n        text: ' '"),
+        "c.yaml:5: the text is empty. Write what clients are told, or remove `text`",
+    ),
+    "grpc": (
+        "server: {grpc_port: 9000}\n" + tier("backend: canned"),
+        "c.yaml:1: gRPC is not supported yet. Remove grpc_port or set it to 0; use HTTP",
+    ),
+    "sentinel": (
+        "state_store: {url: 'redis+sentinel://h:1/m'}\n" + tier("backend: canned"),
+        "c.yaml:1: redis+sentinel:// is not supported yet. Use redis:// or rediss:// with one server's address",
+    ),
+    "cluster": (
+        "state_store: {url: 'redis+cluster://h:1'}\n" + tier("backend: canned"),
+        "c.yaml:1: redis+cluster:// is not supported yet. Use redis:// or rediss:// with one server's address",
+    ),
+    "store of another kind": (
+        "state_store: {url: postgres}\n" + tier("backend: canned"),
+        "c.yaml:1: 'postgres' is no state store. Write embedded, memory, redis://HOST:PORT or rediss://HOST:PORT",
+    ),
+    "store without host": (
+        "state_store: {url: 'redis://'}\n" + tier("backend: canned"),
+        "c.yaml:1: the state store's URL names no host, or a port that is none. "
+        "Write embedded, memory, redis://HOST:PORT or rediss://HOST:PORT",
+    ),
+    "hedging": (
+        "retry:\n  hedge: true\n" + tier("backend: canned"),
+        "c.yaml:2: hedging is not supported yet. Remove hedge or set it to false",
+    ),
+    "scaling": (
+        tier("backend: vllm\n        model: m\n        scale: {min: 1, max: 4}"),
+        "c.yaml:6: scaling between min and max is not supported yet. "
+        "Set max to 1, or min to 4: that many replicas run all the time",
+    ),
+    "scale upside down": (
+        tier("backend: vllm\n        model: m\n        scale: {min: 4, max: 1}"),
+        "c.yaml:6: scale.max 1 is below scale.min 4. Set max to 4 or more",
+    ),
+    "scale to zero": (
+        tier("backend: vllm\n        model: m\n        scale: {min: 0}"),
+        "c.yaml:6: 'models.chat.tiers[0].scale.min' is 0. Write at least 1",
+    ),
+    "mig": (
+        tier("backend: vllm\n        model: m\n        gpu: 1g.18gb"),
+        "c.yaml:6: the MIG profile '1g.18gb' is not supported yet. Write a number of GPUs, or 0 for the CPU",
+    ),
+    "gpu below nothing": (
+        tier("backend: vllm\n        model: m\n        gpu: -1"),
+        "c.yaml:6: gpu is -1. Write a number of GPUs, or 0 for the CPU",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_config_is_refused_with_its_line_and_mend(case: str, tmp_path: Path) -> None:
+    text, expected = BAD[case]
+    assert faults(tmp_path, text)[0] == expected
+
+
+def test_every_fault_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = "server: {port: x}\n" + tier("{backend: vllm}\n      - {backend: cache, slotz: 1}") + "nope: 1\n"
+    lines = [fault.split(" ")[0] for fault in faults(tmp_path, text)]
+    assert lines == ["c.yaml:1:", "c.yaml:5:", "c.yaml:6:", "c.yaml:7:"]
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "none.yaml")
+    assert str(caught.value).startswith(f"{tmp_path}/none.yaml: there is no such file. ")
+
+
+def test_a_folder_and_bytes_that_are_no_text(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="this is a folder"):
+        load_config(tmp_path)
+    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_config(tmp_path / "b.yaml")
+
+
+def test_only_tiers_with_a_backend_are_needed(tmp_path: Path) -> None:
+    config = load(
+        tmp_path, "models: {chat: {tiers: [{backend: cache}, {backend: canned}, {backend: canned}]}}\n"
+    )
+    cached, canned, again = config.models["chat"].tiers
+    assert (config.server.host, config.server.port, config.state_store.url) == ("127.0.0.1", 8000, "embedded")
+    assert (cached.name, cached.quality) == ("cache", 0.5)
+    assert (canned.name, canned.quality, canned.text) == ("canned", 0.0, CANNED_TEXT)
+    assert again.name == "canned-2"
+
+
+def test_scale_max_follows_min(tmp_path: Path) -> None:
+    tiers = load(tmp_path, GOOD).models["chat"].tiers
+    assert (tiers[1].scale.min, tiers[1].scale.max) == (2, 2)
+    assert (tiers[0].scale.min, tiers[0].scale.max) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "value", "expected"),
+    [("${PORT}", "8123", 8123), ("${P1}${P2}", None, 8123)],
+)
+def test_variables_take_the_type_of_what_they_hold(
+    tmp_path: Path, written: str, value: str, expected: int
+) -> None:
+    text = f"server:\n  port: {written}\n" + tier("backend: canned")
+    environment = {"PORT": value} if value else {"P1": "81", "P2": "23"}
+    assert load(tmp_path, text, environment).server.port == expected
+
+
+def test_a_quoted_variable_stays_text(tmp_path: Path) -> None:
+    config = load(
+        tmp_path, tier('{backend: canned, text: "${CODE} ${WHO}"}'), {"CODE": "7", "WHO": "${CODE}"}
+    )
+    assert config.models["chat"].tiers[0].text == "7 ${CODE}"
+
+
+def test_secrets_stay_out_of_what_is_printed(tmp_path: Path) -> None:
+    text = "admin_key: hush-1\nstate_store: {url: 'redis://:hush-2@h:1'}\n" + tier(
+        "{backend: openai, served_model: m, api_key: hush-3, replicas: [{url: 'http://h:1'}]}"
+    )
+    assert "hush" not in repr(load(tmp_path, text))
+
+
+def test_the_gateway_gets_its_part(tmp_path: Path) -> None:
+    config = load(tmp_path, "request_timeout_s: 30\n" + GOOD)
+    spec = to_gateway_spec(config)
+    assert spec.request_timeout_s == 30
+    assert [tier.name for tier in spec.models["chat"].tiers] == ["primary", "small", "cached", "canned"]
+    assert spec.models["chat"].tiers[0].replicas[0].zone == "a"
+    assert not hasattr(spec.models["chat"].tiers[1], "scale")
+
+
+def test_managed_tiers_are_those_that_graceway_starts(tmp_path: Path) -> None:
+    assert [(model, tier.name) for model, tier in load(tmp_path, GOOD).managed_tiers()] == [("chat", "small")]
+
+
+SHIPPED = sorted((Path(__file__).parents[2] / "deploy").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.name for path in SHIPPED])
+def test_what_ships_is_valid(path: Path) -> None:
+    assert load_config(path, {}).models
+
+
+def test_something_ships() -> None:
+    assert "local.yaml" in [path.name for path in SHIPPED]
