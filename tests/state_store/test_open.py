@@ -1,0 +1,34 @@
+"""Which store a URL of the config opens."""
+
+import pytest
+
+from state_store.guarded import GuardedStateStore
+from state_store.memory import MemoryStateStore
+from state_store.open import open_state_store
+
+
+def test_memory() -> None:
+    assert isinstance(open_state_store("memory"), MemoryStateStore)
+
+
+@pytest.mark.parametrize("url", ["redis://h:1/0", "rediss://u:p@h", "unix:///run/redis.sock"])
+async def test_remote_stores_are_guarded_and_not_connected_yet(url: str) -> None:
+    store = open_state_store(url)
+    assert isinstance(store, GuardedStateStore)
+    assert store.calls == 0
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis+sentinel://h", "not supported yet"),
+        ("redis+cluster://h", "not supported yet"),
+        ("embedded", "none of"),
+        ("http://h", "none of"),
+        ("", "none of"),
+    ],
+)
+def test_other_urls_are_refused_in_words(url: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        open_state_store(url)
