@@ -102,7 +102,9 @@ class ServerProcess:
         self.signal(number)
         await self._process.wait()
         if self._drain is not None:
-            await self._drain
+            # A grandchild that outlives the process may hold the pipe open.
+            await asyncio.wait([self._drain], timeout=1.0)
+            self._drain.cancel()
 
     def freeze(self) -> None:
         self.signal(signal.SIGSTOP)

@@ -6,11 +6,11 @@ exactly what an undisturbed run would have given, and a client can verify an ans
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-Message = dict[str, object]
+Message = Mapping[str, object]
 Prompt = str | Sequence[int] | Sequence[Message]
 
 BYTES = 256
@@ -120,8 +120,8 @@ def prompt_ids(prompt: Prompt) -> list[int]:
     """The ids that a prompt (text, ids) or a conversation (messages) puts before the answer."""
     if isinstance(prompt, str):
         return encode(prompt)
-    if prompt and isinstance(prompt[0], dict):
-        return render_chat([item for item in prompt if isinstance(item, dict)])
+    if prompt and isinstance(prompt[0], Mapping):
+        return render_chat([item for item in prompt if isinstance(item, Mapping)])
     return [item for item in prompt if isinstance(item, int)]
 
 

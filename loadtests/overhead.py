@@ -1,0 +1,228 @@
+"""What a gateway costs: no gateway, Graceway and the Rust router in front of one engine, interleaved in one run.
+
+`python -m loadtests.overhead` measures, per front: latency of one request at a time (p50, p99, and what that is
+above no gateway), requests/s and streamed chunks/s at 32 clients, and the front's own CPU per request and per
+streamed chunk. Each figure is the median over rounds that take the fronts in turn, so that a machine that slows
+down slows all of them.
+"""
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import psutil
+import uvloop
+
+from loadtests.client_wire import ClientConnection, connect, post
+from loadtests.fleet import MODEL, GatewayProcess, Plan, RouterProcess, graceway_config
+from loadtests.processes import EngineProcess, ServerProcess
+
+CLIENTS = 32
+STREAM_TOKENS = 200
+_QUESTION = [{"role": "user", "content": "What does a gateway cost, in microseconds, per request?"}]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One front in one round."""
+
+    p50_ms: float
+    p99_ms: float
+    requests_per_s: float
+    chunks_per_s: float
+    cpu_us_per_request: float
+    cpu_us_per_chunk: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One front's medians, and what it adds to no gateway in the same round."""
+
+    front: str
+    p50_ms: float
+    p99_ms: float
+    added_p50_ms: float
+    added_p99_ms: float
+    requests_per_s: float
+    chunks_per_s: float
+    cpu_us_per_request: float
+    cpu_us_per_chunk: float
+
+    def line(self) -> str:
+        return (
+            f"{self.front:<12}{self.p50_ms:>9.3f}{self.p99_ms:>9.3f}{self.added_p50_ms:>11.3f}"
+            f"{self.added_p99_ms:>11.3f}{self.requests_per_s:>9.0f}{self.chunks_per_s:>10.0f}"
+            f"{self.cpu_us_per_request:>10.0f}{self.cpu_us_per_chunk:>10.1f}"
+        )
+
+
+_HEAD = (
+    f"{'front':<12}{'p50 ms':>9}{'p99 ms':>9}{'added p50':>11}{'added p99':>11}{'req/s':>9}{'chunks/s':>10}"
+    f"{'µs/req':>10}{'µs/chunk':>10}"
+)
+
+
+def _request(url: str, tokens: int, *, stream: bool) -> bytes:
+    body = {"model": MODEL, "messages": _QUESTION, "max_tokens": tokens, "ignore_eos": True, "stream": stream}
+    return post(url, "/v1/chat/completions", orjson.dumps(body))
+
+
+class ChunkCount:
+    """Counts streamed events without looking into them."""
+
+    def __init__(self) -> None:
+        self.chunks = 0
+
+    def receive(self, data: bytes, now: float) -> None:
+        self.chunks += data.count(b"data: ")
+
+
+def cpu_s(process: ServerProcess | None) -> float:
+    """User and system time of a process and its children so far, in seconds."""
+    if process is None:
+        return 0.0
+    root = psutil.Process(process.pid)
+    times = [one.cpu_times() for one in (root, *root.children(recursive=True))]
+    return float(sum(time.user + time.system for time in times))
+
+
+async def _exchange(connection: ClientConnection, request: bytes, count: ChunkCount) -> None:
+    await connection.exchange(request, count.receive)
+    if connection.status != 200:
+        raise RuntimeError(f"status {connection.status} under load")
+
+
+async def one_at_a_time(url: str, requests: int) -> list[float]:
+    """Latencies in milliseconds, sorted."""
+    loop = asyncio.get_running_loop()
+    connection = await connect(url)
+    request = _request(url, 1, stream=False)
+    count = ChunkCount()
+    latencies: list[float] = []
+    for _ in range(requests):
+        begun = loop.time()
+        await _exchange(connection, request, count)
+        latencies.append((loop.time() - begun) * 1000)
+    connection.close()
+    return sorted(latencies)
+
+
+async def many_at_once(url: str, request: bytes, duration_s: float) -> tuple[int, int, float]:
+    """Requests and chunks that `CLIENTS` clients got, one request after the other, and in how many seconds."""
+    loop = asyncio.get_running_loop()
+    count = ChunkCount()
+    begun = loop.time()
+    done = await asyncio.gather(
+        *(_keep_asking(url, request, begun + duration_s, count) for _ in range(CLIENTS))
+    )
+    return sum(done), count.chunks, loop.time() - begun
+
+
+async def _keep_asking(url: str, request: bytes, until: float, count: ChunkCount) -> int:
+    loop = asyncio.get_running_loop()
+    connection = await connect(url)
+    done = 0
+    while loop.time() < until:
+        await _exchange(connection, request, count)
+        done += 1
+    connection.close()
+    return done
+
+
+async def measure(url: str, process: ServerProcess | None, requests: int, duration_s: float) -> Sample:
+    """One front, once."""
+    latencies = await one_at_a_time(url, requests)
+    before = cpu_s(process)
+    answered, _, took_s = await many_at_once(url, _request(url, 1, stream=False), duration_s)
+    between = cpu_s(process)
+    streams, chunks, streamed_s = await many_at_once(
+        url, _request(url, STREAM_TOKENS, stream=True), duration_s
+    )
+    after = cpu_s(process)
+    per_request_s = (between - before) / answered
+    return Sample(
+        p50_ms=latencies[len(latencies) // 2],
+        p99_ms=latencies[len(latencies) * 99 // 100],
+        requests_per_s=answered / took_s,
+        chunks_per_s=chunks / streamed_s,
+        cpu_us_per_request=per_request_s * 1e6,
+        cpu_us_per_chunk=(after - between - streams * per_request_s) / chunks * 1e6,
+    )
+
+
+async def run_rounds(fronts: Sequence[str], rounds: int, requests: int, duration_s: float) -> list[Cost]:
+    """All fronts on one engine, round by round."""
+    async with AsyncExitStack() as stack:
+        # Slots for all clients, so that what is measured is never a queue.
+        engine = EngineProcess(slots=4 * CLIENTS, token_ms=0, prefill_tokens_per_s=0, served_model=MODEL)
+        await stack.enter_async_context(engine)
+        targets = {front: await _start(front, engine, stack) for front in fronts}
+        samples: dict[str, list[Sample]] = {front: [] for front in fronts}
+        for number in range(rounds + 1):
+            for front, process in targets.items():
+                url = engine.url if process is None else process.url
+                sample = await measure(url, process, requests, duration_s if number else 0.3)
+                # The first round warms all of them up.
+                samples[front] += [sample] if number else []
+    return [_cost(front, samples[front], samples[fronts[0]]) for front in fronts]
+
+
+async def _start(front: str, engine: EngineProcess, stack: AsyncExitStack) -> ServerProcess | None:
+    if front == "none":
+        return None
+    if front == "vllm-router":
+        return await stack.enter_async_context(RouterProcess([engine.url]))
+    config = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "overhead.yaml"
+    config.write_text(graceway_config(Plan(slots=4 * CLIENTS), [engine], None))
+    return await stack.enter_async_context(GatewayProcess(config))
+
+
+def _cost(front: str, samples: list[Sample], bare: list[Sample]) -> Cost:
+    def median(name: str) -> float:
+        return statistics.median(getattr(sample, name) for sample in samples)
+
+    def added(name: str) -> float:
+        pairs = zip(samples, bare, strict=True)
+        return statistics.median(getattr(one, name) - getattr(none, name) for one, none in pairs)
+
+    return Cost(
+        front=front,
+        p50_ms=median("p50_ms"),
+        p99_ms=median("p99_ms"),
+        added_p50_ms=added("p50_ms"),
+        added_p99_ms=added("p99_ms"),
+        requests_per_s=median("requests_per_s"),
+        chunks_per_s=median("chunks_per_s"),
+        cpu_us_per_request=median("cpu_us_per_request"),
+        cpu_us_per_chunk=median("cpu_us_per_chunk"),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.overhead", description=__doc__)
+    parser.add_argument("--fronts", default="none,graceway,vllm-router", help="the first is the base")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=400, help="one at a time, in each round")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each load at 32 clients")
+    parser.add_argument("--json", type=Path, help="writes the results there, too")
+    return parser
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    fronts = arguments.fronts.split(",")
+    costs = uvloop.run(run_rounds(fronts, arguments.rounds, arguments.requests, arguments.seconds))
+    sys.stdout.write("\n".join([_HEAD, *(cost.line() for cost in costs)]) + "\n")
+    if arguments.json:
+        arguments.json.write_bytes(orjson.dumps(costs, option=orjson.OPT_INDENT_2))
+
+
+if __name__ == "__main__":
+    main()
