@@ -1,0 +1,36 @@
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+export HF_HUB_OFFLINE := 1
+
+.PHONY: help setup run test test-all check lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+setup: ## .venv, locked dependencies, demonstration models; does nothing when they are there
+	@scripts/setup.sh
+
+run: setup ## the whole system on this machine: Redis, vLLM, llama.cpp, gateway on Ray Serve
+	@exec .venv/bin/graceway up -c deploy/local.yaml
+
+test: setup ## every test but the slow ones: units, contracts, integration, and the real parts end to end
+	$(PY) -m pytest -m "not slow"
+
+test-all: setup ## the slow ones too
+	$(PY) -m pytest
+
+check: setup ## what must hold before a change lands
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	$(PY) -m pytest -m "not slow"
+
+lock: ## resolves the dependencies anew into requirements/
+	.venv/bin/uv pip compile --upgrade --no-header --no-emit-find-links --no-emit-index-url --python-version 3.11 \
+	  --override requirements/overrides.txt --extra cpu --extra dev pyproject.toml -o requirements/cpu.txt
+	.venv/bin/uv pip compile --upgrade --no-header --no-emit-find-links --no-emit-index-url --python-version 3.11 \
+	  --override requirements/overrides-gpu.txt --extra gpu --extra dev pyproject.toml -o requirements/gpu.txt
+
+clean: ## removes .venv and the demonstration models
+	rm -rf .venv models

@@ -1,0 +1,1 @@
+"""What serves below the primary: cached answers and canned text."""

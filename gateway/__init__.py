@@ -1,0 +1,1 @@
+"""The request path: API, policy, pipeline, dispatch, health, telemetry."""

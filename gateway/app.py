@@ -1,0 +1,234 @@
+"""The gateway as one object: it holds what the specs describe, starts and stops it, and answers requests."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from random import Random
+from time import time
+from typing import Any
+
+import pybreaker
+
+from fallback_models.answer import Answerer
+from fallback_models.cache import AnswerCache
+from fallback_models.canned import CannedText
+from gateway.errors import ModelNotFound
+from gateway.fleet import Fleet
+from gateway.health import HealthWatch
+from gateway.http import Asgi, HttpApi
+from gateway.pipeline import Pipeline
+from gateway.policy.decide import Limits
+from gateway.policy.retry_budget import RetryBudget
+from gateway.policy.route import route_of
+from gateway.reply import Reply
+from gateway.request import Request
+from gateway.sessions import Sessions
+from gateway.shares import TierShares
+from gateway.specs import GatewaySpec, ModelSpec
+from gateway.status import gauges, model_status
+from gateway.surface import build_surface
+from gateway.telemetry import Sample, Telemetry
+from state_store.guarded import GuardedStateStore
+from state_store.protocol import StateStore
+
+log = logging.getLogger("graceway.gateway")
+
+Json = dict[str, Any]
+SETTLE_S = 2.0
+"""How long the first probes may hold up the start."""
+
+
+class _Served:
+    """One model: its fleet, its pipeline, and who watches its health."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: GatewaySpec,
+        store: StateStore,
+        rng: Random,
+        telemetry: Telemetry,
+        shares: TierShares,
+    ) -> None:
+        self.fleet = Fleet(name, spec.models[name].tiers, spec.breaker, rng, spec.routing.zone)
+        self.fleet.listeners.append(_CountsTransitions(telemetry))
+        self.watch = HealthWatch(self.fleet, spec.health, store, rng)
+        self.sessions = Sessions(name, store)
+        self.shares = shares
+        self.store = store
+        self.pipeline = Pipeline(
+            fleet=self.fleet,
+            sessions=self.sessions,
+            own={},
+            cache=None,
+            route=route_of(spec.routing.filters, spec.routing.scorers, spec.routing.picker),
+            limits=Limits(spec.retry.max_attempts),
+            budget=RetryBudget(spec.retry.budget_share, spec.retry.budget_floor_per_s),
+            telemetry=telemetry,
+            shares=shares,
+            rng=rng,
+            request_timeout_s=spec.request_timeout_s,
+        )
+        self.take(spec.models[name], spec)
+
+    def take(self, model: ModelSpec, spec: GatewaySpec) -> None:
+        """Puts a ladder in force; what is in flight goes on."""
+        self.fleet.apply(model.tiers, spec.breaker)
+        self.watch.spec = spec.health
+        own: dict[str, Answerer] = {}
+        self.pipeline.cache = None
+        for tier in model.tiers:
+            if tier.backend == "canned":
+                own[tier.name] = CannedText(tier.text or "")
+            elif tier.backend == "cache":
+                own[tier.name] = self.pipeline.cache = AnswerCache(self.store, tier.max_age_s)
+        self.pipeline.own = own
+        self.pipeline.route = route_of(spec.routing.filters, spec.routing.scorers, spec.routing.picker)
+        self.pipeline.limits = Limits(spec.retry.max_attempts)
+        self.pipeline.request_timeout_s = spec.request_timeout_s
+
+
+class Gateway:
+    """Everything behind one HTTP surface. `asgi` is the application to serve.
+
+    Args:
+        spec: models, tiers, tuning.
+        store: the shared state; it is guarded here, so that a dead one costs no request anything.
+    """
+
+    def __init__(self, spec: GatewaySpec, store: StateStore, rng: Random | None = None) -> None:
+        self.spec = spec
+        self._rng = rng or Random()
+        self._store = store
+        self.telemetry = Telemetry(self._gauges)
+        self._models: dict[str, _Served] = {}
+        self._is_draining = False
+        self._started_at = time()
+        self.read_spec: Callable[[], Awaitable[GatewaySpec]] | None = None
+        """Reads the config anew for `POST /admin/reload`; raises ValueError with what is wrong."""
+        for name in spec.models:
+            self._add(name)
+        self.asgi: Asgi = HttpApi(self, build_surface(self), lambda: self.spec.max_body_bytes)
+
+    def _add(self, name: str) -> _Served:
+        served = _Served(name, self.spec, self._store, self._rng, self.telemetry, TierShares())
+        self._models[name] = served
+        return served
+
+    async def start(self) -> None:
+        """Begins to watch the replicas; returns when each has been probed once, or after two seconds."""
+        await asyncio.gather(*(m.watch.start(SETTLE_S) for m in self._models.values()))
+
+    async def stop(self) -> None:
+        """Stops watching, and closes what is open."""
+        for model in self._models.values():
+            await self._end(model)
+        await self._store.close()
+
+    async def _end(self, model: _Served) -> None:
+        await model.watch.stop()
+        await model.sessions.close()
+        for tier in model.fleet.tiers.values():
+            for replica in tier.replicas.values():
+                replica.pool.close()
+
+    def begin_drain(self) -> None:
+        """Says that it is not ready any more; what comes all the same is still served."""
+        self._is_draining = True
+
+    async def reload(self, spec: GatewaySpec) -> None:
+        """Puts a new configuration in force. Nothing in flight is dropped."""
+        self.spec = spec
+        for name in [n for n in self._models if n not in spec.models]:
+            await self._end(self._models.pop(name))
+        for name, model in spec.models.items():
+            if name in self._models:
+                self._models[name].take(model, spec)
+            else:
+                await self._add(name).watch.start(SETTLE_S)
+
+    async def reload_from_file(self) -> str | None:
+        """Re-reads the config; what is wrong with it, or None."""
+        if self.read_spec is None:
+            return "this gateway was not started from a file"
+        try:
+            await self.reload(await self.read_spec())
+        except ValueError as error:
+            return str(error)
+        return None
+
+    async def answer(self, request: Request, reply: Reply) -> None:
+        """Answers one request.
+
+        Raises:
+            ModelNotFound, BadRequest
+        """
+        model = self._models.get(request.model)
+        if model is None:
+            raise ModelNotFound(request.model)
+        await model.pipeline.answer(request, reply)
+
+    # what it shows
+
+    @property
+    def admin_key(self) -> str | None:
+        return self.spec.admin_key
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can serve every model, and is to stay."""
+        return not self._is_draining and all(m["ready"] for m in self.status()["models"].values())
+
+    def models(self) -> Json:
+        cards = [
+            {"id": name, "object": "model", "created": int(self._started_at), "owned_by": "graceway"}
+            for name in self._models
+        ]
+        return {"object": "list", "data": cards}
+
+    def status(self) -> Json:
+        now = asyncio.get_running_loop().time()
+        models = {name: model_status(m.fleet, m.shares, now) for name, m in self._models.items()}
+        return {
+            "ready": not self._is_draining and all(m["ready"] for m in models.values()),
+            "draining": self._is_draining,
+            "models": models,
+            "state_store": self._store_status(),
+            "queue": {
+                name: sum(len(t.room) for t in m.fleet.tiers.values()) for name, m in self._models.items()
+            },
+            "sessions": sum(len(m.sessions) for m in self._models.values()),
+        }
+
+    def _store_status(self) -> Json:
+        store = self._store
+        if not isinstance(store, GuardedStateStore):
+            return {"url": "memory", "available": True, "since": self._started_at}
+        return {
+            "url": "redis",
+            "available": store.is_available,
+            "since": store.since,
+            "error": store.last_error,
+        }
+
+    def metrics(self) -> bytes:
+        return self.telemetry.exposition()
+
+    def _gauges(self) -> Iterator[Sample]:
+        now = asyncio.get_running_loop().time()
+        available = float(self._store_status()["available"])
+        yield "graceway_store_available", "1 while the state store answers", {}, available
+        for model in self._models.values():
+            yield from gauges(model.fleet, now)
+
+
+class _CountsTransitions(pybreaker.CircuitBreakerListener):  # type: ignore[misc]
+    """Counts and logs what breakers do."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+
+    def state_change(self, cb: Any, old_state: Any, new_state: Any) -> None:
+        model, tier, replica = cb.name.split("/", 2)
+        log.warning("breaker %s: %s → %s", cb.name, old_state, new_state)
+        self._telemetry.count(self._telemetry.states, model, tier, replica, f"breaker-{new_state}")

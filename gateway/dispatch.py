@@ -1,0 +1,171 @@
+"""One attempt on one replica: the request goes out, events come back, and what goes wrong gets its name here."""
+
+import asyncio
+from dataclasses import dataclass
+
+from gateway.breakers import Outcome
+from gateway.fleet import Replica, Stream
+from gateway.http_client import Connection, ExchangeFailed, request_bytes
+from gateway.journal import Journal, Leg
+from gateway.request import Request
+from gateway.sse import EventSplitter
+
+CONNECT_TIMEOUT_S = 1.0
+MAX_BODY_BYTES = 64 * 1024 * 1024
+CLIENTS_MISTAKES = frozenset({400, 405, 406, 409, 411, 413, 414, 415, 422, 501})
+BACKPRESSURE = frozenset({429, 503})
+
+
+class Rejected(Exception):  # noqa: N818
+    """The replica found the client's request wrong: its answer is the client's answer."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status, self.body = status, body
+
+
+class PushedBack(ExchangeFailed):
+    """The replica is full, not ill. `retry_after_s` is its own word, or None."""
+
+    def __init__(self, status: int, retry_after_s: float | None) -> None:
+        super().__init__("backpressure", f"HTTP {status}")
+        self.retry_after_s = retry_after_s
+
+
+class TokenIdsRefused(ExchangeFailed):
+    """The replica does not know `return_token_ids`: the same again without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When an exchange is given up: absolute monotonic seconds."""
+
+    first_token_at: float
+    deadline: float
+
+
+class Exchange:
+    """A leg under way. Use as an async context manager: leaving it early closes the socket, so that the replica stops."""
+
+    def __init__(self, replica: Replica, leg: Leg, request: Request, patience: Patience) -> None:
+        self._replica, self._leg, self._request, self._patience = replica, leg, request, patience
+        self._splitter = EventSplitter()
+        self._timers: list[asyncio.TimerHandle] = []
+        self.sent_at = 0.0
+        self.stream: Stream
+
+    async def __aenter__(self) -> "Exchange":
+        loop = asyncio.get_running_loop()
+        self.sent_at = loop.time()
+        timeout_s = min(CONNECT_TIMEOUT_S, max(0.05, self._patience.first_token_at - self.sent_at))
+        connection = await self._replica.pool.connect(timeout_s)
+        self.stream = Stream(connection)
+        self._replica.streams.add(self.stream)
+        self._timers = [
+            loop.call_at(self._patience.first_token_at, self._give_up, "first_token_timeout"),
+            loop.call_at(self._patience.deadline, self._give_up, "deadline"),
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._replica.streams.discard(self.stream)
+        self.stream.connection.finish()
+
+    def _give_up(self, failure: str) -> None:
+        self.stream.connection.fail(ExchangeFailed(failure))
+
+    async def start(self) -> None:
+        """Sends the request and reads the status.
+
+        Raises:
+            Rejected, PushedBack, TokenIdsRefused, ExchangeFailed
+        """
+        request = self._bytes()
+        connection = self.stream.connection
+        connection.send(request)
+        try:
+            await connection.head()
+        except ExchangeFailed as failed:
+            # A kept-alive connection may have been closed by the replica just before it was used.
+            if (
+                connection.exchanges < 2
+                or not connection.is_untouched
+                or failed.failure not in ("cut", "reset")
+            ):
+                raise
+            connection = self.stream.connection = await self._replica.pool.connect(
+                CONNECT_TIMEOUT_S, fresh=True
+            )
+            connection.send(request)
+            await connection.head()
+        if connection.status != 200:
+            await self._refused(connection)
+
+    def _bytes(self) -> bytes:
+        request, replica = self._request, self._replica
+        headers = {"x-request-id": request.request_id}
+        if request.traceparent:
+            headers["traceparent"] = request.traceparent
+        if replica.place.api_key:
+            headers["authorization"] = f"Bearer {replica.place.api_key}"
+        return request_bytes(replica.origin, self._leg.path, self._leg.encoded(), headers)
+
+    async def _refused(self, connection: Connection) -> None:
+        status, headers = connection.status, connection.headers
+        body = await connection.read_all(MAX_BODY_BYTES)
+        if status in BACKPRESSURE:
+            raise PushedBack(status, _seconds(headers.get("retry-after")))
+        if status in (400, 422) and self._leg.asked_ids and b"return_token_ids" in body:
+            raise TokenIdsRefused("token_ids_refused")
+        if status in CLIENTS_MISTAKES:
+            raise Rejected(status, body)
+        raise ExchangeFailed(f"http_{status}", body[:300].decode("utf-8", "replace"))
+
+    async def read_events(self, journal: Journal, out: list[bytes]) -> bool:
+        """Enters what has come into the journal, and appends the client's frames to `out`. False at the end.
+
+        Raises:
+            ExchangeFailed
+        """
+        data = await self.stream.connection.read()
+        if not data:
+            return False
+        try:
+            payloads = self._splitter.feed(data)
+        except ValueError as error:
+            raise ExchangeFailed("malformed", str(error)) from error
+        for payload in payloads:
+            journal.take(payload, out)
+        return not journal.is_done
+
+    def first_token(self) -> None:
+        """The answer has begun: from now on silence is measured between tokens."""
+        self._timers[0].cancel()
+
+    async def drain(self) -> None:
+        """Reads the few bytes after `[DONE]`, so that the connection can be used again."""
+        await self.stream.connection.read_all(1024)
+
+    async def read_whole(self) -> bytes:
+        """The body of an answer that is not streamed."""
+        self.first_token()
+        return await self.stream.connection.read_all(MAX_BODY_BYTES)
+
+
+def outcome_of(failure: ExchangeFailed) -> Outcome:
+    """What a failure says about the replica."""
+    if isinstance(failure, PushedBack):
+        return Outcome.BACKPRESSURE
+    if failure.failure in ("deadline", "token_ids_refused"):
+        return Outcome.NEUTRAL
+    return Outcome.SLOW if failure.failure in ("first_token_timeout", "slow") else Outcome.FAILURE
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """A Retry-After in seconds; a date is taken for no answer."""
+    try:
+        return max(0.0, min(float(retry_after or ""), 3600.0))
+    except ValueError:
+        return None

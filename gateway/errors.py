@@ -1,0 +1,81 @@
+"""What a client is told when it gets no answer: OpenAI's error form, HTTP codes and headers. The only place that knows codes."""
+
+from typing import Any
+
+import orjson
+
+from gateway.policy.decision import CONTENDED, Shed
+
+
+class ClientError(Exception):
+    """The caller's own mistake. Never teaches a breaker anything."""
+
+    status = 400
+    type = "invalid_request_error"
+    code: str | None = None
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.param = message, param
+
+    def to_json(self) -> bytes:
+        return error_json(self.message, self.type, self.code, self.param)
+
+
+class BadRequest(ClientError):  # noqa: N818 - OpenAI's and HTTP's name for it
+    """400: the request can't be understood."""
+
+
+class Forbidden(ClientError):  # noqa: N818
+    """403: not for this caller."""
+
+    status = 403
+    type = "permission_error"
+
+
+class ModelNotFound(ClientError):  # noqa: N818
+    """404: no such model here."""
+
+    status = 404
+    code = "model_not_found"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The model `{model}` does not exist.", param="model")
+
+
+class TooLarge(ClientError):  # noqa: N818
+    """413: the body is larger than the gateway reads."""
+
+    status = 413
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"The request body is larger than {limit_bytes} bytes.")
+
+
+def error_json(
+    message: str, type_: str, code: str | None = None, param: str | None = None, **more: Any
+) -> bytes:
+    """An error in OpenAI's form."""
+    return orjson.dumps({"error": {"message": message, "type": type_, "param": param, "code": code, **more}})
+
+
+def shed_status(shed: Shed) -> int:
+    """429 while capacity exists but is contended, 503 when nothing that the caller accepts can serve."""
+    return 429 if shed.reason in CONTENDED else 503
+
+
+def shed_json(shed: Shed) -> bytes:
+    type_ = "rate_limit_error" if shed.reason in CONTENDED else "service_unavailable_error"
+    return error_json(shed.detail or shed.reason, type_, shed.reason)
+
+
+def broken_json(shed: Shed) -> bytes:
+    """The one error event of a stream that has begun and can't be finished."""
+    return error_json(f"the stream broke: {shed.detail or shed.reason}", "stream_broken", shed.reason)
+
+
+def shed_headers(shed: Shed) -> dict[str, str]:
+    headers: dict[str, str] = {"x-shed-reason": shed.reason}
+    if shed.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, round(shed.retry_after_s)))
+    return headers

@@ -1,0 +1,264 @@
+"""The live fleet: replicas with their health, breaker, counts and measured speeds, and the permits that reserve places.
+
+Everything here changes synchronously, between two awaits, so that what a decision saw still holds when it reserves.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+import pybreaker
+
+from gateway.breakers import Breaker, Outcome, Pass
+from gateway.http_client import Connection, ConnectionPool, ExchangeFailed, Origin
+from gateway.policy.facts import RANK, Facts
+from gateway.policy.health import Health, State, after_signal
+from gateway.policy.quantile import DurationQuantiles
+from gateway.policy.rendezvous import digest
+from gateway.policy.snapshot import ReplicaView, Routable, Snapshot, TierView
+from gateway.queue import WaitingRoom
+from gateway.specs import BreakerSpec, TierSpec
+
+EWMA = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a replica is and what it takes, however it was found: in the config or in the registry."""
+
+    replica: str
+    url: str
+    served_model: str
+    zone: str = ""
+    slots: int | None = None
+    api_key: str | None = None
+
+
+class Stream:
+    """One request on a replica, from the first byte sent to the last one read."""
+
+    __slots__ = ("connection", "is_blocked", "is_movable", "last_token_at")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.is_blocked = False
+        """Whether it waits for a client that reads slowly, which says nothing about the replica."""
+        self.last_token_at = 0.0
+        """0 before the first token."""
+        self.is_movable = False
+        """Whether it can go on elsewhere."""
+
+
+class Replica:
+    """One replica, live. Satisfies `ReplicaView`."""
+
+    def __init__(self, place: Place, breaker: Breaker, changed: Callable[[], None]) -> None:
+        self.place, self.breaker, self._changed = place, breaker, changed
+        self.replica, self.zone, self.slots = place.replica, place.zone, place.slots
+        self.digest = digest(place.replica)
+        self.origin = Origin.of(place.url)
+        self.pool = ConnectionPool(self.origin)
+        self.health = Health()
+        self.in_flight = 0
+        self.ttft_s = 0.0
+        self.recent_gaps: deque[float] = deque(maxlen=16)
+        self.recent_ttfts: deque[float] = deque(maxlen=8)
+        self.gaps = DurationQuantiles()
+        self.last_token_at = 0.0
+        self.streams: set[Stream] = set()
+        self.takes_token_ids = True
+        self.max_model_len: int | None = None
+        self.ejections = 0
+        self.out_until = 0.0
+        self.not_before = 0.0
+        """Its own Retry-After, monotonic seconds."""
+        self.probe_s = 0.0
+        self.is_registered_ready = True
+        """False while the supervisor of a managed replica says that it is anything but ready."""
+        self.was_probed = asyncio.Event()
+        self.kick = asyncio.Event()
+        """Set when a probe should run at once."""
+
+    def is_routable(self, now: float) -> bool:
+        return self.health.is_ready and now >= self.not_before and self.breaker.admits(now)
+
+    def become(self, health: Health) -> None:
+        """Takes a new health; the tier's routable list follows."""
+        if health.is_ready and not self.health.is_ready:
+            # What was measured before it left rotation says nothing about it now.
+            self.recent_gaps.clear()
+            self.recent_ttfts.clear()
+        self.health = health
+        self._changed()
+
+    def signal(self, state: State, reason: str, now: float) -> None:
+        """Traffic showed that something is wrong: out at once, and a probe at once."""
+        self.become(after_signal(self.health, state, reason, now))
+        self.kick.set()
+
+    def back_off(self, until: float) -> None:
+        """Honours a Retry-After."""
+        self.not_before = max(self.not_before, until)
+        self._changed()
+
+    def break_streams(self, failure: str, only_movable: bool = False) -> None:
+        """Ends its exchanges now, so that their streams go on elsewhere."""
+        for stream in list(self.streams):
+            if stream.is_movable or not only_movable:
+                stream.connection.fail(ExchangeFailed(failure, f"{self.replica} was given up"))
+
+    def on_token(self, stream: Stream, now: float) -> None:
+        """A stream advanced: one read that held at least one token."""
+        if stream.last_token_at:
+            gap_s = now - stream.last_token_at
+            self.gaps.add(gap_s)
+            self.recent_gaps.append(gap_s)
+        stream.last_token_at = self.last_token_at = now
+
+    def on_first_token(self, ttft_s: float) -> None:
+        self.recent_ttfts.append(ttft_s)
+        self.ttft_s += EWMA * (ttft_s - self.ttft_s) if self.ttft_s else ttft_s
+
+
+class Tier:
+    """One tier, live."""
+
+    def __init__(self, spec: TierSpec) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.replicas: dict[str, Replica] = {}
+        self.room = WaitingRoom()
+        self.ttfts = DurationQuantiles()
+        self.service_s = 0.0
+        self._routable = Routable()
+        self._recheck_at = 0.0
+
+    def changed(self) -> None:
+        """A replica's health, breaker or presence changed."""
+        self._recheck_at = 0.0
+        self.room.poke()
+
+    def routable(self, now: float) -> Routable:
+        """The replicas that may get requests. Cached until something changes or a back-off ends."""
+        if now >= self._recheck_at:
+            replicas = self.replicas.values()
+            self._routable = Routable(r for r in replicas if r.is_routable(now))
+            self._recheck_at = now + (0.05 if len(self._routable) < len(replicas) else 3600.0)
+        return self._routable
+
+    def view(self, now: float) -> TierView:
+        routable = self.routable(now)
+        slots = sum(r.slots or 0 for r in routable)
+        return TierView(
+            name=self.name,
+            has_replicas=self.spec.has_replicas,
+            routable=routable,
+            ttft_slo_s=self.spec.slo.ttft_s,
+            queued_ahead=self.room.ahead(),
+            release_per_s=slots / self.service_s if self.service_s else 0.0,
+        )
+
+
+class Permit:
+    """A reserved place on a replica. Settles once, with the outcome that the breaker and the tier then learn from."""
+
+    __slots__ = ("_pass", "_tier", "is_settled", "replica", "since")
+
+    def __init__(self, tier: Tier, replica: Replica, pass_: Pass, now: float) -> None:
+        self._tier, self.replica, self._pass, self.since = tier, replica, pass_, now
+        self.is_settled = False
+
+    def settle(self, outcome: Outcome, now: float) -> None:
+        """Gives the place back; later calls change nothing."""
+        if self.is_settled:
+            return
+        self.is_settled = True
+        replica = self.replica
+        replica.in_flight -= 1
+        replica.breaker.leave(self._pass, outcome, now)
+        if outcome is Outcome.SUCCESS:
+            spent = now - self.since
+            self._tier.service_s += EWMA * (spent - self._tier.service_s) if self._tier.service_s else spent
+        if self._pass.is_probe:
+            self._tier.changed()
+        self._tier.room.offer(replica, replica.is_routable(now))
+
+
+class Fleet:
+    """All tiers of one model."""
+
+    def __init__(
+        self, model: str, tiers: Iterable[TierSpec], breaker: BreakerSpec, rng: Random, zone: str
+    ) -> None:
+        self.model, self._breaker_spec, self._rng, self._zone = model, breaker, rng, zone
+        self.listeners: list[pybreaker.CircuitBreakerListener] = []
+        self.tiers: dict[str, Tier] = {}
+        self.apply(tiers, breaker)
+
+    def apply(self, specs: Iterable[TierSpec], breaker: BreakerSpec) -> None:
+        """Takes a new ladder. Replicas that stay keep their state; those that go serve what they have and nothing more."""
+        self._breaker_spec = breaker
+        old, self.tiers = self.tiers, {}
+        for spec in specs:
+            tier = old.get(spec.name) or Tier(spec)
+            tier.spec = spec
+            self.tiers[spec.name] = tier
+            if spec.backend == "openai":
+                self.place(tier, static_places(spec))
+        for tier in old.values():
+            tier.changed()
+
+    def place(self, tier: Tier, places: Mapping[str, Place]) -> list[Replica]:
+        """Makes the tier consist of these replicas; those that are new."""
+        for name in [n for n, r in tier.replicas.items() if places.get(n) != r.place]:
+            replica = tier.replicas.pop(name)
+            replica.become(Health("draining", "removed", replica.health.since))
+            replica.pool.close()
+        new = [self._replica(tier, place) for name, place in places.items() if name not in tier.replicas]
+        tier.replicas.update((r.replica, r) for r in new)
+        if new:
+            tier.changed()
+        return new
+
+    def _replica(self, tier: Tier, place: Place) -> Replica:
+        name = f"{self.model}/{tier.name}/{place.replica}"
+        return Replica(place, Breaker(name, self._breaker_spec, self._rng, self.listeners), tier.changed)
+
+    def snapshot(self, now: float, may_retry: bool, bindings: Mapping[str, str]) -> Snapshot:
+        return Snapshot([t.view(now) for t in self.tiers.values()], may_retry, bindings, self._zone)
+
+    def reserve(self, tier_name: str, chosen: ReplicaView, now: float) -> Permit | None:
+        """Takes the place that a decision assigned; None when its breaker has no probe left, so decide again.
+
+        Called in the same step as the decision, before any await.
+        """
+        tier = self.tiers[tier_name]
+        replica = tier.replicas[chosen.replica]
+        try:
+            pass_ = replica.breaker.enter(now)
+        except pybreaker.CircuitBreakerError:
+            tier.changed()
+            return None
+        replica.in_flight += 1
+        if pass_.is_probe:
+            tier.changed()
+        return Permit(tier, replica, pass_, now)
+
+    async def wait(self, tier_name: str, facts: Facts, replica: str, until: float) -> None:
+        """Waits for a place in the tier (on `replica`, when named), or until `until`; then decide again."""
+        tier = self.tiers[tier_name]
+        await tier.room.wait(RANK[facts.priority], facts.deadline, replica, until)
+
+
+def static_places(spec: TierSpec) -> dict[str, Place]:
+    """The replicas that the config lists, by host and port."""
+    places = {}
+    for endpoint in spec.replicas:
+        name = Origin.of(endpoint.url).host_header
+        name = name if name not in places else endpoint.url
+        places[name] = Place(
+            name, endpoint.url, spec.served_model or "", endpoint.zone, spec.slots, spec.api_key
+        )
+    return places

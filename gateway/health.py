@@ -1,0 +1,291 @@
+"""Watches the replicas: probes each one by itself, notices those that hang or stand out, and follows the registry."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from random import Random
+from statistics import median
+from typing import Literal, cast, get_args
+
+import aiohttp
+
+from gateway.fleet import Fleet, Place, Replica, Tier
+from gateway.http_client import ExchangeFailed
+from gateway.known_answer import KnownAnswer
+from gateway.policy.health import Health, after_failure, after_pass
+from gateway.policy.outlier import FACTOR, GAP_FLOOR_S, TTFT_FLOOR_S, ejection_s, slowest
+from gateway.policy.patience import gap_patience_s
+from gateway.specs import HealthSpec
+from replicas.probe import KnownPrompt, ProbeResult, open_probe_session, probe_ready, probe_right
+from state_store.protocol import StateStore, StateStoreUnavailable
+from state_store.records import REPLICAS, ReplicaRecord
+
+log = logging.getLogger("graceway.health")
+
+SWEEP_S = 0.05
+OUTLIER_EVERY = 5
+"""Sweeps between two looks for outliers."""
+REGISTRY_S = 0.5
+STREAM_SILENCE_FACTOR = 10.0
+"""One silent stream on a replica whose others advance: the engine lost it, or preempted it; it gets this much longer."""
+MIN_SAMPLES = 8
+EJECT_BASE_S, EJECT_MAX_S = 1.0, 30.0
+PROBE_AGAIN_S = {"starting": 0.25, "suspect": 0.1, "down": 1.0, "quarantined": 1.0, "ejected": 0.5}
+PROBE_FLOOR_S = 0.05
+
+
+RegisteredState = Literal["starting", "draining", "down"]
+
+
+class HealthWatch:
+    """Keeps one fleet's health current for as long as it runs."""
+
+    def __init__(self, fleet: Fleet, spec: HealthSpec, store: StateStore, rng: Random) -> None:
+        self.fleet, self.spec, self._store, self._rng = fleet, spec, store, rng
+        self._probes: dict[Replica, asyncio.Task[None]] = {}
+        self._loops: list[asyncio.Task[None]] = []
+        self._known: dict[str, KnownAnswer] = {}
+
+    async def start(self, settle_s: float) -> None:
+        """Starts watching; returns when every replica has been probed once, or after `settle_s`."""
+        await self._follow_registry()
+        self._track()
+        self._loops = [
+            asyncio.create_task(self._sweep_forever(), name="health-sweep"),
+            asyncio.create_task(self._registry_forever(), name="health-registry"),
+        ]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(settle_s):
+                await asyncio.gather(*(r.was_probed.wait() for r in self._replicas()))
+
+    async def stop(self) -> None:
+        tasks = [*self._loops, *self._probes.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _replicas(self) -> list[Replica]:
+        return [r for tier in self.fleet.tiers.values() for r in tier.replicas.values()]
+
+    def _track(self) -> None:
+        """One probing task for each replica that is there, and none for those that are gone."""
+        current = {r: tier for tier in self.fleet.tiers.values() for r in tier.replicas.values()}
+        for replica in [r for r in self._probes if r not in current]:
+            self._probes.pop(replica).cancel()
+        for replica, tier in current.items():
+            if replica not in self._probes:
+                self._probes[replica] = asyncio.create_task(
+                    self._probe_forever(tier, replica), name="health-probe"
+                )
+
+    # probes
+
+    async def _probe_forever(self, tier: Tier, replica: Replica) -> None:
+        known = self._known.setdefault(tier.name, KnownAnswer())
+        try:
+            async with open_probe_session() as session:
+                while True:
+                    replica.kick.clear()
+                    if replica.health.state != "draining" and replica.is_registered_ready:
+                        await self._probe(tier, replica, session, known)
+                    replica.was_probed.set()
+                    pause_s = min(
+                        PROBE_AGAIN_S.get(replica.health.state, self.spec.interval_s), self.spec.interval_s
+                    )
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(replica.kick.wait(), pause_s)
+        finally:
+            known.forget(replica.replica)
+
+    async def _probe(
+        self, tier: Tier, replica: Replica, session: aiohttp.ClientSession, known: KnownAnswer
+    ) -> None:
+        last_token_at = replica.last_token_at
+        result = await probe_ready(
+            session,
+            replica.place.url,
+            served_model=replica.place.served_model,
+            api_key=replica.place.api_key,
+            timeout_s=self.spec.timeout_s,
+        )
+        if result.is_ok:
+            result = await self._probe_right(tier, replica, session, known)
+        if result.kind == "wrong":
+            self._quarantine(replica, result.reason)
+        elif result.is_ok:
+            self._passed(tier, replica, result)
+        elif not result.is_backpressure and not (
+            replica.health.is_ready and replica.last_token_at > last_token_at
+        ):
+            self._missed(replica, result)
+
+    async def _probe_right(
+        self, tier: Tier, replica: Replica, session: aiohttp.ClientSession, known: KnownAnswer
+    ) -> ProbeResult:
+        """The known prompt; twice when the first answer is the first at all, or wrong."""
+        for _ in range(2):
+            result = await self._ask_known(tier, replica, session)
+            if not result.is_ok or tier.spec.probe is None:
+                return result
+            is_wrong = known.is_wrong(replica.replica, result.answer)
+            if not is_wrong and (known.answer is not None or known.is_off):
+                return result
+        if is_wrong:
+            return ProbeResult("wrong", f"answered {result.answer[:40]!r}", result.latency_s, result.as_of)
+        return result
+
+    async def _ask_known(self, tier: Tier, replica: Replica, session: aiohttp.ClientSession) -> ProbeResult:
+        probe = tier.spec.probe
+        if probe is None:
+            return ProbeResult("ok", "", 0.0, 0.0)
+        result = await probe_right(
+            session,
+            replica.place.url,
+            served_model=replica.place.served_model,
+            known=KnownPrompt(probe.prompt, probe.expect, probe.max_tokens),
+            api_key=replica.place.api_key,
+            timeout_s=max(self.spec.timeout_s, tier.spec.slo.ttft_s),
+        )
+        if result.kind == "failed" and result.reason.endswith(("answered 404", "answered 405")):
+            # A server without text completions can't be asked the known prompt; that is no illness.
+            return ProbeResult("ok", "", 0.0, result.as_of)
+        return result
+
+    def _passed(self, tier: Tier, replica: Replica, result: ProbeResult) -> None:
+        now = asyncio.get_running_loop().time()
+        replica.probe_s = result.latency_s
+        if replica.health.state == "ejected" and (
+            now < replica.out_until or self._is_still_slow(tier, replica)
+        ):
+            return
+        self._become(replica, after_pass(replica.health, self.spec.up_after, now))
+
+    def _is_still_slow(self, tier: Tier, replica: Replica) -> bool:
+        peers = [
+            r.probe_s for r in tier.replicas.values() if r is not replica and r.health.is_ready and r.probe_s
+        ]
+        return bool(peers) and replica.probe_s > FACTOR * median(peers) + PROBE_FLOOR_S
+
+    def _missed(self, replica: Replica, result: ProbeResult) -> None:
+        now = asyncio.get_running_loop().time()
+        self._become(replica, after_failure(replica.health, result.reason, self.spec.down_after, now))
+        if replica.health.state == "down":
+            replica.break_streams("replica_down")
+
+    def _quarantine(self, replica: Replica, reason: str) -> None:
+        now = asyncio.get_running_loop().time()
+        self._become(replica, Health("quarantined", reason, now))
+
+    def _become(self, replica: Replica, health: Health) -> None:
+        if health.state != replica.health.state:
+            log.warning(
+                "%s: %s → %s %s", replica.breaker.name, replica.health.state, health.state, health.reason
+            )
+        replica.become(health)
+
+    # what traffic shows
+
+    async def _sweep_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        turn, due, trusted_from = 0, loop.time(), 0.0
+        while True:
+            due += SWEEP_S
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            now = loop.time()
+            if now - due > SWEEP_S:
+                # The gateway itself was held up: what looks like silence may be waiting in its sockets.
+                trusted_from, due = now + SWEEP_S, now
+            if now < trusted_from:
+                continue
+            turn += 1
+            for tier in self.fleet.tiers.values():
+                self._sweep(tier, now)
+                if turn % OUTLIER_EVERY == 0:
+                    self._eject_outliers(tier, now)
+
+    def _sweep(self, tier: Tier, now: float) -> None:
+        for replica in tier.replicas.values():
+            if not replica.streams:
+                continue
+            decoding = [s for s in replica.streams if s.last_token_at and s.is_movable and not s.is_blocked]
+            if not decoding:
+                continue
+            patience_s = self._patience_s(tier, replica)
+            newest = max(s.last_token_at for s in decoding)
+            if now - newest > patience_s:
+                self._hung(replica, now - newest, now)
+                continue
+            for stream in decoding:
+                if now - stream.last_token_at > STREAM_SILENCE_FACTOR * patience_s:
+                    stream.connection.fail(ExchangeFailed("gap", "the stream fell silent"))
+
+    def _patience_s(self, tier: Tier, replica: Replica) -> float:
+        is_prefilling = any(not s.last_token_at for s in replica.streams)
+        prefill_s = 2 * (tier.ttfts.quantile(0.99) or tier.spec.slo.ttft_s) if is_prefilling else 0.0
+        return gap_patience_s(replica.gaps, tier.spec.slo.itl_s, prefill_s)
+
+    def _hung(self, replica: Replica, silence_s: float, now: float) -> None:
+        log.warning("%s: no token for %.0f ms while decoding", replica.breaker.name, silence_s * 1e3)
+        replica.signal("suspect", "hung", now)
+        replica.break_streams("hung")
+
+    def _eject_outliers(self, tier: Tier, now: float) -> None:
+        replicas = tier.replicas.values()
+        out = sum(not r.health.is_ready for r in replicas)
+        ready = [r for r in replicas if r.health.is_ready]
+        gaps = {r.replica: median(r.recent_gaps) for r in ready if len(r.recent_gaps) >= MIN_SAMPLES}
+        ttfts = {r.replica: median(r.recent_ttfts) for r in ready if len(r.recent_ttfts) >= MIN_SAMPLES}
+        share = self.spec.max_ejected_share
+        name = slowest(gaps, GAP_FLOOR_S, out, share) or slowest(ttfts, TTFT_FLOOR_S, out, share)
+        if name is not None:
+            self._eject(tier.replicas[name], now)
+
+    def _eject(self, replica: Replica, now: float) -> None:
+        replica.ejections = replica.ejections + 1 if now < replica.out_until + 60.0 else 1
+        replica.out_until = now + ejection_s(replica.ejections, EJECT_BASE_S, EJECT_MAX_S, self._rng)
+        self._become(replica, Health("ejected", "slower than its peers", now))
+        replica.kick.set()
+        replica.break_streams("slow", only_movable=True)
+
+    # the registry
+
+    async def _registry_forever(self) -> None:
+        while True:
+            await asyncio.sleep(REGISTRY_S)
+            await self._follow_registry()
+            self._track()
+
+    async def _follow_registry(self) -> None:
+        """Takes over what the supervisors of managed tiers have registered. Without the store, what is known stays."""
+        managed = {t.name: t for t in self.fleet.tiers.values() if t.spec.backend in ("vllm", "llamacpp")}
+        if not managed:
+            return
+        try:
+            raws = await self._store.scan(REPLICAS)
+        except StateStoreUnavailable:
+            return
+        records = [r for r in map(ReplicaRecord.from_bytes, raws.values()) if r is not None]
+        mine = [r for r in records if r.model == self.fleet.model]
+        for tier in managed.values():
+            self._take(tier, {r.replica: r for r in mine if r.tier == tier.name})
+
+    def _take(self, tier: Tier, records: dict[str, ReplicaRecord]) -> None:
+        places = {
+            name: Place(name, r.url, r.served_model, r.zone, r.slots) for name, r in records.items() if r.url
+        }
+        self.fleet.place(tier, places)
+        for name in places:
+            self._follow(tier.replicas[name], records[name])
+
+    def _follow(self, replica: Replica, record: ReplicaRecord) -> None:
+        """The supervisor's word: it knows first when an engine dies or is to drain; `ready` is still checked by probes."""
+        was_ready, replica.is_registered_ready = replica.is_registered_ready, record.state == "ready"
+        now = asyncio.get_running_loop().time()
+        if record.state == "ready":
+            if not was_ready:
+                self._become(replica, Health("starting", "registered", now))
+                replica.kick.set()
+        elif replica.health.state != record.state and record.state in get_args(RegisteredState):
+            self._become(replica, Health(cast(RegisteredState, record.state), record.reason, now))
+            if record.state == "down":
+                replica.break_streams("replica_down")

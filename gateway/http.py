@@ -1,0 +1,160 @@
+"""The HTTP surface: raw ASGI where requests run, FastAPI for the rest.
+
+The hot routes skip the framework: routing, validation and response objects cost as much as the rest of a request.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Protocol
+
+from gateway.errors import ClientError, TooLarge, error_json, shed_headers, shed_json, shed_status
+from gateway.policy.decision import Shed
+from gateway.reply import Reply, Served
+from gateway.request import PATHS, Kind, Request, parse_request
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+KINDS: dict[str, Kind] = {path: kind for kind, path in PATHS.items()}
+JSON = (b"content-type", b"application/json")
+EVENT_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+
+
+class ClientGone(Exception):  # noqa: N818
+    """The client hung up before its request was whole."""
+
+
+class Answers(Protocol):
+    """Whoever answers a parsed request."""
+
+    async def answer(self, request: Request, reply: Reply) -> None: ...
+
+
+class HttpApi:
+    """The ASGI application of one gateway."""
+
+    def __init__(self, gateway: Answers, surface: Asgi, max_body_bytes: Callable[[], int]) -> None:
+        self._gateway, self._surface, self._max_body_bytes = gateway, surface, max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = KINDS.get(scope.get("path", "")) if scope["type"] == "http" else None
+        if kind is None or scope["method"] != "POST":
+            return await self._surface(scope, receive, send)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        reply = HttpReply(send)
+        try:
+            body = await read_body(receive, headers.get("content-length"), self._max_body_bytes())
+            await self._run(parse_request(kind, body, headers), receive, reply)
+        except ClientError as error:
+            await reply.error(error, headers.get("x-request-id", ""))
+        except ClientGone:
+            return None
+
+    async def _run(self, request: Request, receive: Receive, reply: "HttpReply") -> None:
+        """Answers the request, unless its client leaves: then everything that runs for it is cancelled."""
+        task = asyncio.current_task()
+        assert task is not None
+        watch = asyncio.get_running_loop().create_task(_cancel_when_gone(receive, task))
+        try:
+            await self._gateway.answer(request, reply)
+        except asyncio.CancelledError:
+            if not watch.done() or task.uncancel() > 0:
+                raise
+        finally:
+            watch.cancel()
+
+
+async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    task.cancel("the client has gone")
+
+
+async def read_body(receive: Receive, content_length: str | None, limit_bytes: int) -> bytes:
+    """The whole request body.
+
+    Raises:
+        TooLarge, ClientGone
+    """
+    if content_length is not None and content_length.isdigit() and int(content_length) > limit_bytes:
+        raise TooLarge(limit_bytes)
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit_bytes:
+            raise TooLarge(limit_bytes)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class HttpReply:
+    """A `Reply` over ASGI."""
+
+    __slots__ = ("_send",)
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def begin(self, served: Served) -> None:
+        headers = [*EVENT_STREAM, *_disclosed(served)]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def send(self, frames: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": frames, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def whole(self, served: Served, body: bytes, status: int = 200) -> None:
+        await self._whole(status, _disclosed(served), body)
+
+    async def refuse(self, shed: Shed, request_id: str) -> None:
+        headers = {**shed_headers(shed), "x-request-id": request_id}
+        encoded = [(k.encode(), v.encode("latin-1")) for k, v in headers.items()]
+        await self._whole(shed_status(shed), encoded, shed_json(shed))
+
+    async def error(self, error: ClientError, request_id: str) -> None:
+        """The caller's own mistake."""
+        headers = [(b"x-request-id", request_id.encode("latin-1"))] if request_id else []
+        if isinstance(error, TooLarge):
+            # What is left of the body is not read.
+            headers.append((b"connection", b"close"))
+        await self._whole(error.status, headers, error.to_json())
+
+    async def _whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        length = (b"content-length", str(len(body)).encode())
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [JSON, length, *headers]}
+        )
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _disclosed(served: Served) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (b"x-served-tier", served.tier.encode()),
+        (b"x-served-replica", (served.replica or "gateway").encode("latin-1")),
+        (b"x-request-id", served.request_id.encode("latin-1")),
+    ]
+    if served.degraded:
+        headers.append((b"x-degraded", served.degraded.encode("latin-1")))
+    if served.traceparent:
+        headers.append((b"traceparent", served.traceparent.encode("latin-1")))
+    if served.age_s is not None:
+        headers.append((b"age", str(int(served.age_s)).encode()))
+    return headers
+
+
+async def respond_json(send: Send, status: int, message: str, code: str) -> None:
+    """An error outside the hot routes."""
+    body = error_json(message, "invalid_request_error", code)
+    headers = [JSON, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

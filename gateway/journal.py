@@ -1,0 +1,326 @@
+"""The journal of one answer: what has been said, in tokens and text, and the frames that the client gets for it.
+
+Every attempt's events pass through it. It holds start-up frames back until there is real content, removes the token ids
+that only the gateway asked for, and after a break writes the continuing events as if nothing had happened: the same
+id, `created` and shape, usage counted once.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from gateway.http_client import ExchangeFailed
+from gateway.request import Request
+from gateway.sse import DONE, frame
+from gateway.stop import StopMatcher
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Leg:
+    """One attempt's part of the answer."""
+
+    path: str
+    body: Json
+    is_continuation: bool = False
+    asked_ids: bool = False
+    """Whether the gateway, not the client, asked for token ids."""
+    asked_usage: bool = False
+    is_splice: bool = False
+    """Whether another tier goes on, so that the seam must show."""
+    stop: StopMatcher | None = None
+    base_tokens: int = 0
+    """Tokens of the answer before this leg."""
+
+    def encoded(self) -> bytes:
+        return orjson.dumps(self.body)
+
+
+@dataclass(slots=True)
+class Journal:
+    """What the answer is so far."""
+
+    request: Request
+    id: str = ""
+    created: int = 0
+    model: str = ""
+    prompt_ids: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    safe_ids: int = 0
+    """Ids whose text has been said; those after it are part of a character that is not yet whole."""
+    events: int = 0
+    """Content events, the count of tokens where a replica tells no ids."""
+    has_started: bool = False
+    """Whether the client has content."""
+    finish_reason: str = ""
+    is_done: bool = False
+    usage: Json | None = None
+    odd: str = ""
+    """What the answer holds that a continuation could not repeat, such as tool calls; empty for plain text."""
+    message: Json = field(default_factory=dict)
+    choice: Json = field(default_factory=dict)
+    extra: Json = field(default_factory=dict)
+    leg: Leg = field(default_factory=lambda: Leg("", {}))
+    _held: list[bytes] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated so far and kept."""
+        return len(self.ids) or self.events
+
+    @property
+    def said(self) -> str:
+        return "".join(self.text)
+
+    def begin(self, leg: Leg) -> None:
+        """A new attempt goes on with this answer, from what the client has."""
+        if not self.request.wants_token_ids:
+            del self.ids[self.safe_ids :]
+        leg.base_tokens = self.tokens
+        self._held.clear()
+        self.leg = leg
+
+    def take(self, payload: bytes, out: list[bytes]) -> None:
+        """Enters one event's data, and appends what the client gets for it to `out`.
+
+        Raises:
+            ExchangeFailed: `malformed` or `error_event`.
+        """
+        if payload == DONE:
+            self.is_done = True
+            return
+        event = _event(payload)
+        choices: list[Json] = event["choices"]
+        if not choices:
+            self._enter_usage(event, out)
+            return
+        if not self.leg.is_continuation:
+            self._identify(event)
+        spoke = False
+        for choice in choices:
+            spoke |= self._enter_choice(choice)
+        told = self._rewrite(payload, event)
+        if told is None:
+            return
+        if spoke or self.has_started or (self.finish_reason and self.ids):
+            self._start(out)
+            out.append(told)
+        else:
+            self._held.append(told)
+
+    def _start(self, out: list[bytes]) -> None:
+        if not self.has_started:
+            self.has_started = True
+            out.extend(self._held)
+            self._held.clear()
+
+    def _identify(self, event: Json) -> None:
+        if not self.id:
+            self.id, self.created = str(event.get("id", "")), int(event.get("created") or 0)
+            self.prompt_ids = event.get("prompt_token_ids") or []
+        self.model = str(event.get("model", ""))
+        if not self.request.stream:
+            self.extra.update((k, v) for k, v in event.items() if k not in _KNOWN_EVENT_FIELDS)
+
+    def _enter_choice(self, choice: Json) -> bool:
+        """Notes a choice's ids, text and end; whether it holds content."""
+        if not self.prompt_ids and choice.get("prompt_token_ids"):
+            self.prompt_ids = choice["prompt_token_ids"]
+        ids = choice.get("token_ids")
+        if ids:
+            self.ids.extend(ids)
+        delta = choice.get("delta")
+        text = choice.get("text") if delta is None else delta.get("content")
+        if text:
+            if self.leg.stop is not None:
+                text = self._stop_at(choice, delta, text)
+            self.text.append(text)
+            self.events += 1
+            self.safe_ids = len(self.ids)
+        if choice.get("finish_reason"):
+            self._finish(choice, delta)
+        if not self.request.stream:
+            self._keep(choice, delta)
+        return bool(text) or (delta is not None and self._is_odd(delta))
+
+    def _stop_at(self, choice: Json, delta: Json | None, text: str) -> str:
+        assert self.leg.stop is not None
+        text = self.leg.stop.feed(text)
+        _set_text(choice, delta, text)
+        if self.leg.stop.hit is not None:
+            choice["finish_reason"], choice["stop_reason"] = "stop", self.leg.stop.hit
+        return text
+
+    def _finish(self, choice: Json, delta: Json | None) -> None:
+        self.finish_reason = choice["finish_reason"]
+        stop = self.leg.stop
+        if stop is not None and stop.hit is None and (rest := stop.flush()):
+            text = (choice.get("text") if delta is None else delta.get("content")) or ""
+            _set_text(choice, delta, text + rest)
+            self.text.append(rest)
+
+    def _is_odd(self, delta: Json) -> bool:
+        odd = next((k for k, v in delta.items() if v and k not in ("role", "content")), "")
+        self.odd = self.odd or odd
+        return bool(odd)
+
+    def _keep(self, choice: Json, delta: Json | None) -> None:
+        """For an answer that is told in one piece: the fields beside the text."""
+        for key, value in (delta or {}).items():
+            if key not in ("role", "content") and value is not None:
+                old = self.message.get(key)
+                self.message[key] = old + value if isinstance(old, str) and isinstance(value, str) else value
+        self.choice.update((k, v) for k, v in choice.items() if k not in _KNOWN_CHOICE_FIELDS)
+
+    def _enter_usage(self, event: Json, out: list[bytes]) -> None:
+        usage = event.get("usage")
+        if not isinstance(usage, dict):
+            return
+        self.usage = self._merged(usage)
+        self.extra.update((k, v) for k, v in event.items() if k not in _KNOWN_EVENT_FIELDS)
+        if self.request.stream and not self.leg.asked_usage and self.has_started:
+            out.append(frame(orjson.dumps(self._as_first({**event, "usage": self.usage}))))
+
+    def _merged(self, usage: Json) -> Json:
+        """Usage over all legs: the prompt once, and each token of the answer once."""
+        if not self.leg.is_continuation:
+            return usage
+        completion = self.leg.base_tokens + int(usage.get("completion_tokens") or 0)
+        prompt = len(self.prompt_ids) or max(0, int(usage.get("prompt_tokens") or 0) - self.leg.base_tokens)
+        return {
+            **usage,
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        }
+
+    def _rewrite(self, payload: bytes, event: Json) -> bytes | None:
+        """The frame that the client gets; None for an event that says nothing new."""
+        leg = self.leg
+        if not leg.is_continuation:
+            return frame(_without_ids(event) if leg.asked_ids else payload)
+        choices = [self._shaped(choice) for choice in event["choices"]]
+        if not any(_says_something(choice) for choice in choices):
+            return None
+        event = self._as_first({**event, "choices": choices})
+        if isinstance(event.get("usage"), dict):
+            event["usage"] = self._merged(event["usage"])
+        if leg.is_splice:
+            event["graceway"] = {"spliced": True, "after_tokens": leg.base_tokens}
+        return frame(_without_ids(event) if leg.asked_ids else orjson.dumps(event))
+
+    def _as_first(self, event: Json) -> Json:
+        """The event under the id, time and object of the answer's first one."""
+        name = "chat.completion.chunk" if self.request.kind == "chat" else "text_completion"
+        return {
+            **event,
+            "id": self.id or event.get("id"),
+            "created": self.created or event.get("created"),
+            "object": name,
+        }
+
+    def _shaped(self, choice: Json) -> Json:
+        """A choice of a text completion as one of a chat, when a chat goes on as token ids."""
+        choice = {k: v for k, v in choice.items() if k != "prompt_token_ids"}
+        if self.request.kind == "chat" and "delta" not in choice:
+            text = choice.pop("text", "")
+            choice["delta"] = {"content": text} if text else {}
+        elif self.request.kind == "chat":
+            choice["delta"] = {k: v for k, v in choice["delta"].items() if k != "role"}
+        return choice
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the replica ended without generating anything: no token is never success."""
+        generated = int((self.usage or {}).get("completion_tokens") or 0)
+        return not self.has_started and not self.ids and generated == 0
+
+    def release_held(self, out: list[bytes]) -> None:
+        """Lets the frames of an answer go that is empty in earnest: its first token was its last."""
+        self._start(out)
+
+    def close(self, out: list[bytes]) -> None:
+        """What is still owed to the client of an answer that has all its tokens, but whose replica could not say so."""
+        if not self.finish_reason:
+            self.finish_reason = "length"
+            choice: Json = {"index": 0, "logprobs": None, "finish_reason": "length"}
+            _set_text(choice, choice.setdefault("delta", {}) if self.request.kind == "chat" else None, "")
+            out.append(frame(orjson.dumps(self._as_first({"model": self.model, "choices": [choice]}))))
+        if self.request.wants_usage and self.usage is None:
+            self.usage = self.counted_usage()
+            event = self._as_first({"model": self.model, "choices": [], "usage": self.usage})
+            out.append(frame(orjson.dumps(event)))
+
+    def counted_usage(self) -> Json:
+        """Usage from the journal's own counts."""
+        prompt, completion = len(self.prompt_ids), self.tokens
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+    def whole(self) -> bytes:
+        """The answer in one piece, as a replica gives it to a request without `stream`."""
+        choice: Json = {"index": 0, "logprobs": None, **self.choice}
+        if self.request.kind == "chat":
+            choice["message"] = {"role": "assistant", "content": self.said, **self.message}
+        else:
+            choice["text"] = self.said
+        answer = {
+            **self.extra,
+            "id": self.id,
+            "created": self.created,
+            "model": self.model,
+            "choices": [choice],
+        }
+        answer["object"] = "chat.completion" if self.request.kind == "chat" else "text_completion"
+        if self.request.wants_token_ids:
+            choice["token_ids"] = self.ids
+            (answer if self.request.kind == "chat" else choice)["prompt_token_ids"] = self.prompt_ids
+        choice["finish_reason"] = self.finish_reason or "length"
+        answer["usage"] = self.usage or self.counted_usage()
+        return orjson.dumps(answer)
+
+
+_KNOWN_EVENT_FIELDS = frozenset({"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"})
+_KNOWN_CHOICE_FIELDS = frozenset({"index", "delta", "text", "finish_reason", "token_ids", "prompt_token_ids"})
+
+
+def _event(payload: bytes) -> Json:
+    try:
+        event = orjson.loads(payload)
+    except orjson.JSONDecodeError as error:
+        raise ExchangeFailed("malformed", f"an event that is not JSON: {error}") from error
+    if isinstance(event, dict) and isinstance(event.get("error"), dict | str):
+        raise ExchangeFailed("error_event", str(event["error"])[:300])
+    if not isinstance(event, dict) or not _are_choices(event.get("choices")):
+        raise ExchangeFailed("malformed", "an event without choices")
+    return event
+
+
+def _are_choices(choices: Any) -> bool:
+    return isinstance(choices, list) and all(
+        isinstance(c, dict) and isinstance(c.get("delta", {}), dict | None) for c in choices
+    )
+
+
+def _set_text(choice: Json, delta: Json | None, text: str) -> None:
+    if delta is None:
+        choice["text"] = text
+    else:
+        delta["content"] = text
+
+
+def _says_something(choice: Json) -> bool:
+    return bool(
+        choice.get("text") or choice.get("delta") or choice.get("finish_reason") or choice.get("token_ids")
+    )
+
+
+def _without_ids(event: Json) -> bytes:
+    event.pop("prompt_token_ids", None)
+    event.pop("prompt_text", None)
+    for choice in event["choices"]:
+        choice.pop("token_ids", None)
+        choice.pop("prompt_token_ids", None)
+    return orjson.dumps(event)

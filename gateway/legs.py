@@ -1,0 +1,170 @@
+"""Requests to replicas: the first one, as the client wrote it, and the ones that go on with a broken answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.journal import Journal, Leg
+from gateway.request import PATHS, Request
+from gateway.stop import StopMatcher
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a leg must know of the replica it is for."""
+
+    tier: str
+    served_model: str
+    takes_token_ids: bool = True
+    """False once it has refused `return_token_ids`."""
+    max_model_len: int | None = None
+
+
+class CannotContinue(Exception):  # noqa: N818
+    """An exact continuation does not exist; the message says why."""
+
+
+def is_streamed_inside(request: Request) -> bool:
+    """Whether the gateway reads a replica's answer token by token, so that it can go on elsewhere."""
+    return request.stream or not request.inexact_because
+
+
+def first_leg(request: Request, target: Target) -> Leg:
+    """The client's own request, for this replica's name of the model."""
+    body = {**request.body, "model": target.served_model}
+    leg = Leg(PATHS[request.kind], body)
+    if not is_streamed_inside(request):
+        return leg
+    if not request.stream:
+        body["stream"] = True
+        body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+        leg.asked_usage = True
+    _ask_ids(leg, request, target)
+    return leg
+
+
+def _ask_ids(leg: Leg, request: Request, target: Target) -> None:
+    if target.takes_token_ids and not request.inexact_because and not request.wants_token_ids:
+        leg.body["return_token_ids"] = True
+        leg.asked_ids = True
+
+
+def next_leg(journal: Journal, target: Target, first_tier: str, held: str | None) -> Leg:
+    """The request that goes on with the journal's answer: as token ids in the same tier, as text elsewhere.
+
+    Args:
+        held: text that the journal's ids stand for and that the client has not got, because it might have become a stop
+            string; None when nobody knows it.
+
+    Raises:
+        CannotContinue: see the message.
+    """
+    request = journal.request
+    if request.inexact_because or journal.odd:
+        raise CannotContinue(
+            f"an answer with {request.inexact_because or journal.odd} can't be continued exactly"
+        )
+    is_splice = target.tier != first_tier
+    if (
+        journal.ids
+        and journal.prompt_ids
+        and not is_splice
+        and held is not None
+        and _limit(journal, target) is not None
+    ):
+        leg = _from_ids(journal, target)
+    else:
+        leg = _from_text(journal, target)
+        held = ""
+    leg.is_continuation, leg.is_splice = True, is_splice
+    _trim(leg.body, request, journal)
+    if request.stops:
+        leg.stop = _matcher(request, journal, held or "")
+    if not request.stream:
+        leg.body["stream"] = True
+        leg.body["stream_options"] = {**(leg.body.get("stream_options") or {}), "include_usage": True}
+        leg.asked_usage = True
+    if not is_splice:
+        _ask_ids(leg, request, target)
+    return leg
+
+
+def _limit(journal: Journal, target: Target) -> int | None:
+    """Tokens that may still come. Text completions end at 16 when nobody says; chats at the model's window."""
+    limit = journal.request.max_tokens
+    if limit is not None:
+        return limit - journal.tokens
+    if journal.request.kind == "text":
+        return 16 - journal.tokens
+    if target.max_model_len is None:
+        return None
+    return target.max_model_len - len(journal.prompt_ids) - journal.tokens
+
+
+CHAT_ONLY = (
+    "messages", "max_completion_tokens", "tools", "tool_choice", "functions", "function_call", "parallel_tool_calls",
+    "add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs", "documents",
+    "add_special_tokens", "include_reasoning", "reasoning_effort", "store", "metadata", "modalities", "response_format",
+)  # fmt: skip
+
+
+def _from_ids(journal: Journal, target: Target) -> Leg:
+    body: Json = {k: v for k, v in journal.request.body.items() if k not in CHAT_ONLY}
+    body["model"] = target.served_model
+    body["prompt"] = journal.prompt_ids + journal.ids
+    body["max_tokens"] = _limit(journal, target)
+    return Leg(PATHS["text"], body)
+
+
+def _from_text(journal: Journal, target: Target) -> Leg:
+    request = journal.request
+    body: Json = {**request.body, "model": target.served_model}
+    if request.max_tokens is not None:
+        body["max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"] = (
+            request.max_tokens - journal.tokens
+        )
+    elif request.kind == "text":
+        body["max_tokens"] = 16 - journal.tokens
+    if request.kind == "text":
+        body["prompt"] = _text_prompt(request) + journal.said
+    else:
+        body["messages"] = _with_answer(request.body, journal.said)
+        body["add_generation_prompt"], body["continue_final_message"] = False, True
+    return Leg(PATHS[request.kind], body)
+
+
+def _text_prompt(request: Request) -> str:
+    prompt = request.body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
+    if not isinstance(prompt, str):
+        raise CannotContinue("a prompt of token ids whose replica told no ids of its answer")
+    return prompt
+
+
+def _with_answer(body: Json, said: str) -> list[Json]:
+    messages: list[Json] = list(body["messages"])
+    if body.get("continue_final_message") and isinstance(messages[-1].get("content"), str):
+        return [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + said}]
+    return [*messages, {"role": "assistant", "content": said}]
+
+
+def _trim(body: Json, request: Request, journal: Journal) -> None:
+    """Counts that began with the answer and must not begin again."""
+    if isinstance(body.get("min_tokens"), int):
+        body["min_tokens"] = max(0, body["min_tokens"] - journal.tokens)
+    body.pop("echo", None)
+
+
+def _matcher(request: Request, journal: Journal, held: str) -> StopMatcher:
+    include = request.body.get("include_stop_str_in_output") is True
+    matcher = StopMatcher(request.stops, journal.said, include)
+    matcher.hold(held)
+    return matcher
+
+
+def stops_need_text(request: Request, ids: Sequence[int]) -> bool:
+    """Whether ids may stand for text that the client has not got."""
+    return bool(request.stops and ids)

@@ -1,0 +1,395 @@
+"""The request path, the same for HTTP and gRPC, stream or not.
+
+facts → snapshot → decide → reserve → dispatch → stream → settle. A failed attempt goes back to *decide* with what was
+tried; a stream that broke goes back with its journal, and goes on where it was.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from fallback_models.answer import Answer, Answerer
+from fallback_models.cache import AnswerCache, is_deterministic
+from gateway.breakers import Outcome
+from gateway.detokenize import detokenize
+from gateway.dispatch import Exchange, Patience, PushedBack, Rejected, TokenIdsRefused, outcome_of
+from gateway.errors import BadRequest, broken_json
+from gateway.fleet import Fleet, Permit, Replica
+from gateway.http_client import ExchangeFailed
+from gateway.journal import Journal, Leg
+from gateway.legs import CannotContinue, Target, first_leg, is_streamed_inside, next_leg
+from gateway.own_answer import frames_of, whole_of
+from gateway.policy.decide import Limits, decide, decide_seam
+from gateway.policy.decision import Decision, Serve, Shed, Wait
+from gateway.policy.facts import Attempt, Facts, Seam
+from gateway.policy.patience import first_token_patience_s
+from gateway.policy.retry_budget import RetryBudget
+from gateway.policy.route import Route
+from gateway.reply import Reply, Served
+from gateway.request import Request
+from gateway.sessions import Sessions
+from gateway.shares import TierShares
+from gateway.sse import DONE_FRAME, frame
+from gateway.telemetry import Telemetry
+
+BACKPRESSURE_S = 0.5
+"""How long a replica that pushed back without a Retry-After gets nothing new."""
+
+
+@dataclass(slots=True)
+class Course:
+    """One request's way through the pipeline."""
+
+    request: Request
+    facts: Facts
+    journal: Journal
+    bindings: Mapping[str, str]
+    attempts: list[Attempt] = field(default_factory=list)
+    seam: Seam | None = None
+    """Set when the stream broke after the client had some of it."""
+    first_tier: str = ""
+    has_begun: bool = False
+    """Whether the client has a status."""
+    ttft_s: float = 0.0
+    """Of the last attempt, from sending to the first token."""
+
+    @property
+    def has_tokens(self) -> bool:
+        return self.journal.has_started
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """The request path of one model."""
+
+    fleet: Fleet
+    sessions: Sessions
+    own: Mapping[str, Answerer]
+    """What the gateway answers itself, by tier."""
+    cache: AnswerCache | None
+    """Where complete answers of the best tier are remembered."""
+    route: Route
+    limits: Limits
+    budget: RetryBudget
+    telemetry: Telemetry
+    shares: TierShares
+    rng: Random
+    request_timeout_s: float
+
+    async def answer(self, request: Request, reply: Reply) -> None:
+        """Answers, degrades or refuses one request.
+
+        Raises:
+            BadRequest: `x-degradation` names no tier.
+            asyncio.CancelledError: the client has gone; everything it held has been given back.
+        """
+        loop = asyncio.get_running_loop()
+        facts = self._facts(request, loop.time())
+        bindings = await self.sessions.find(request.session)
+        course = Course(request, facts, Journal(request), bindings)
+        self.budget.earn(loop.time())
+        while True:
+            now = loop.time()
+            decision = self._decide(course, now)
+            if isinstance(decision, Wait):
+                await self._wait(course, decision, now)
+            elif isinstance(decision, Shed):
+                await self._refuse(course, decision, reply)
+                return
+            elif decision.replica is None:
+                if await self._answer_itself(course, decision, reply):
+                    return
+            else:
+                permit = self.fleet.reserve(decision.tier, decision.replica, now)
+                if permit is not None and await self._attempt(course, decision, permit, reply):
+                    return
+
+    def _facts(self, request: Request, now: float) -> Facts:
+        names = list(self.fleet.tiers)
+        if request.degradation == "allow":
+            lowest = len(names) - 1
+        elif request.degradation == "never":
+            lowest = 0
+        elif request.degradation in names:
+            lowest = names.index(request.degradation)
+        else:
+            raise BadRequest(
+                f"x-degradation must be allow, never, or one of {', '.join(names)}", "x-degradation"
+            )
+        timeout_s = min(request.timeout_s or self.request_timeout_s, self.request_timeout_s)
+        return Facts(
+            model=request.model,
+            arrived_at=now,
+            deadline=now + timeout_s,
+            priority=request.priority,
+            session=request.session,
+            lowest_tier=lowest,
+            prompt_size_bytes=request.size_bytes,
+            max_tokens=request.max_tokens or 0,
+        )
+
+    def _decide(self, course: Course, now: float) -> Decision:
+        may_retry = self.budget.balance(now) >= 1.0
+        snapshot = self.fleet.snapshot(now, may_retry, course.bindings)
+        if course.seam is not None:
+            if not may_retry:
+                return Shed("no_replica", 1.0, "the stream broke and the retry budget is spent")
+            return decide_seam(
+                course.facts, snapshot, course.attempts, course.seam, now, self.rng, self.route
+            )
+        return decide(course.facts, snapshot, course.attempts, now, self.rng, self.route, self.limits)
+
+    async def _wait(self, course: Course, decision: Wait, now: float) -> None:
+        await self.fleet.wait(decision.tier, course.facts, decision.replica, decision.until)
+        waited_s = asyncio.get_running_loop().time() - now
+        self.telemetry.time(self.telemetry.queue_s, waited_s, self.fleet.model, decision.tier)
+
+    async def _attempt(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> bool:
+        """One attempt on the reserved replica. True when the client has its answer; False when to decide again."""
+        loop = asyncio.get_running_loop()
+        outcome, result = Outcome.NEUTRAL, "abandoned"
+        tokens_before = course.journal.tokens if course.has_tokens else 0
+        if course.attempts or course.seam is not None:
+            self.budget.spend(loop.time())
+        try:
+            await self._dispatch(course, decision, permit.replica, reply)
+            outcome, result = self._succeeded(course, decision, permit)
+        except Rejected as rejected:
+            result = "rejected"
+            served = self._served(course, decision, permit.replica)
+            await reply.whole(served, rejected.body, rejected.status)
+            self._count(course, decision.tier, "rejected")
+        except CannotContinue as reason:
+            await self._refuse(course, Shed("no_replica", None, str(reason)), reply)
+        except ExchangeFailed as failed:
+            outcome, result = outcome_of(failed), failed.failure
+            self._failed(course, decision, permit, failed, tokens_before)
+            return False
+        finally:
+            permit.settle(outcome, loop.time())
+            self._count_attempt(course, decision, permit.replica, result, tokens_before)
+        return True
+
+    async def _dispatch(self, course: Course, decision: Serve, replica: Replica, reply: Reply) -> None:
+        """Sends the request on its way and the answer back to the client."""
+        served = self._served(course, decision, replica)
+        if course.has_tokens and self._has_ended(course):
+            await self._end(course, reply, served, [])
+            return
+        leg = await self._next_leg(course, decision.tier, replica)
+        if leg is None:
+            course.journal = Journal(course.request)
+            course.first_tier = decision.tier
+            leg = first_leg(course.request, self._target(decision.tier, replica))
+        course.journal.begin(leg)
+        async with Exchange(replica, leg, course.request, self._patience(course, decision.tier)) as exchange:
+            await exchange.start()
+            if not is_streamed_inside(course.request):
+                await reply.whole(served, await exchange.read_whole())
+                return
+            await self._stream(course, served, replica, exchange, reply)
+
+    async def _next_leg(self, course: Course, tier: str, replica: Replica) -> Leg | None:
+        """The leg that goes on with a broken answer; None to begin anew, as long as the client has nothing of it."""
+        if not course.has_tokens or (not course.has_begun and tier != course.first_tier):
+            return None
+        held = await self._held_text(course.journal, replica)
+        try:
+            return next_leg(course.journal, self._target(tier, replica), course.first_tier, held)
+        except CannotContinue:
+            if course.has_begun:
+                raise
+            return None
+
+    async def _stream(
+        self, course: Course, served: Served, replica: Replica, exchange: Exchange, reply: Reply
+    ) -> None:
+        """Reads to the end of the leg; the client gets each frame as it comes, if it asked for a stream."""
+        loop = asyncio.get_running_loop()
+        journal, stream = course.journal, exchange.stream
+        stream.is_movable = not course.request.inexact_because
+        is_streamed = course.request.stream
+        out: list[bytes] = []
+        tokens, is_open = journal.tokens, True
+        while is_open and not (journal.leg.stop and journal.leg.stop.hit):
+            is_open = await exchange.read_events(journal, out)
+            now = loop.time()
+            if journal.tokens > tokens or (out and not stream.last_token_at):
+                if not stream.last_token_at:
+                    self._first_token(course, served.tier, replica, exchange, now)
+                tokens = journal.tokens
+                replica.on_token(stream, now)
+            if out and is_streamed:
+                stream.is_blocked = True
+                await self._send(course, served, reply, out)
+                stream.is_blocked = False
+                stream.last_token_at = loop.time()
+            out.clear()
+        if journal.is_empty:
+            raise ExchangeFailed("no_tokens", "the replica ended without generating anything")
+        if not journal.finish_reason:
+            raise ExchangeFailed("cut", "the answer ended before its finish reason")
+        if not journal.has_started:
+            journal.release_held(out)
+        if journal.is_done:
+            await exchange.drain()
+        await self._end(course, reply, served, out)
+
+    async def _send(self, course: Course, served: Served, reply: Reply, out: list[bytes]) -> None:
+        if not course.has_begun:
+            course.has_begun = True
+            await reply.begin(served)
+        await reply.send(b"".join(out))
+
+    async def _end(self, course: Course, reply: Reply, served: Served, out: list[bytes]) -> None:
+        """The end of a whole answer: what is still owed, then `[DONE]`; or all of it at once."""
+        journal = course.journal
+        await self._remember(course, served)
+        if not course.request.stream:
+            await reply.whole(served, journal.whole())
+            return
+        journal.close(out)
+        out.append(DONE_FRAME)
+        await self._send(course, served, reply, out)
+        await reply.end()
+
+    async def _remember(self, course: Course, served: Served) -> None:
+        """Keeps a complete answer of the best tier for the cache tier, if there is one."""
+        journal, request = course.journal, course.request
+        if self.cache is None or served.degraded or journal.odd or not is_deterministic(request.body):
+            return
+        counted = journal.counted_usage()
+        answer = Answer(
+            journal.said,
+            journal.model,
+            journal.finish_reason or "length",
+            prompt_tokens=counted["prompt_tokens"],
+            completion_tokens=counted["completion_tokens"],
+        )
+        await self.cache.remember(request.model, request.kind, request.body, answer)
+
+    def _has_ended(self, course: Course) -> bool:
+        """Whether the broken answer had all its tokens already, so that no replica is needed to end it."""
+        limit = course.request.max_tokens
+        has_all = limit is not None and course.journal.tokens >= limit and not course.request.inexact_because
+        return bool(course.journal.finish_reason) or has_all
+
+    async def _held_text(self, journal: Journal, replica: Replica) -> str | None:
+        """Text that the replica generated but held back, as it might have become a stop string; None when unknown."""
+        if not journal.request.stops or not journal.ids:
+            return ""
+        text = await detokenize(replica, journal.ids)
+        said = journal.said
+        return text[len(said) :] if text is not None and text.startswith(said) else None
+
+    def _first_token(
+        self, course: Course, tier: str, replica: Replica, exchange: Exchange, now: float
+    ) -> None:
+        exchange.first_token()
+        ttft_s = now - exchange.sent_at
+        replica.on_first_token(ttft_s)
+        course.ttft_s = ttft_s
+        self.fleet.tiers[tier].ttfts.add(ttft_s)
+        if course.seam is None:
+            seen_s = now - course.facts.arrived_at
+            self.telemetry.time(self.telemetry.ttft_s, seen_s, self.fleet.model, tier)
+
+    def _patience(self, course: Course, tier_name: str) -> Patience:
+        tier = self.fleet.tiers[tier_name]
+        now = asyncio.get_running_loop().time()
+        first_s = first_token_patience_s(tier.ttfts, tier.spec.slo.ttft_s)
+        return Patience(now + first_s, course.facts.deadline)
+
+    def _target(self, tier: str, replica: Replica) -> Target:
+        return Target(tier, replica.place.served_model, replica.takes_token_ids, replica.max_model_len)
+
+    def _served(self, course: Course, decision: Serve, replica: Replica | None) -> Served:
+        name = replica.replica if replica is not None else ""
+        best = next(iter(self.fleet.tiers))
+        degraded = decision.reason if decision.tier != best else ""
+        request = course.request
+        return Served(decision.tier, name, degraded, request.request_id, traceparent=request.traceparent)
+
+    def _succeeded(self, course: Course, decision: Serve, permit: Permit) -> tuple[Outcome, str]:
+        tier, replica = self.fleet.tiers[decision.tier], permit.replica
+        bound = course.bindings.get(tier.name, "")
+        is_lost = bool(bound) and (bound not in tier.replicas or not tier.replicas[bound].health.is_ready)
+        self.sessions.bind(course.request.session, tier.name, replica.replica, is_lost)
+        self._count(
+            course, tier.name, "degraded" if decision.tier != next(iter(self.fleet.tiers)) else "served"
+        )
+        if decision.tier != next(iter(self.fleet.tiers)) and decision.reason != "resumed":
+            self.telemetry.count(self.telemetry.degraded, self.fleet.model, tier.name, decision.reason)
+        if course.seam is not None:
+            self.telemetry.count(self.telemetry.resumes, self.fleet.model, "resumed")
+        is_slow = course.ttft_s > tier.spec.slo.ttft_s
+        return (Outcome.SLOW if is_slow else Outcome.SUCCESS), "success"
+
+    def _failed(
+        self, course: Course, decision: Serve, permit: Permit, failed: ExchangeFailed, tokens_before: int
+    ) -> None:
+        """Learns from a failed attempt, and prepares the next one."""
+        now, replica = asyncio.get_running_loop().time(), permit.replica
+        if course.journal.tokens > tokens_before:
+            # It made progress, so this is a new incident: what failed before may be well again.
+            course.attempts.clear()
+        if isinstance(failed, TokenIdsRefused):
+            replica.takes_token_ids = False
+            return
+        course.attempts.append(Attempt(decision.tier, replica.replica, failed.failure))
+        if course.has_begun and failed.failure != "deadline":
+            may_change = course.facts.lowest_tier > 0
+            course.seam = Seam(course.first_tier, now, may_change)
+        if isinstance(failed, PushedBack):
+            replica.back_off(now + (BACKPRESSURE_S if failed.retry_after_s is None else failed.retry_after_s))
+        elif failed.failure in ("refused", "unreachable", "reset", "cut") or (
+            failed.failure == "first_token_timeout" and replica.last_token_at < permit.since
+        ):
+            replica.signal("suspect", failed.failure, now)
+
+    async def _answer_itself(self, course: Course, decision: Serve, reply: Reply) -> bool:
+        """A tier without replicas answers, or misses."""
+        request = course.request
+        answer = await self.own[decision.tier].answer(request.model, request.kind, request.body)
+        if answer is None:
+            course.attempts.append(Attempt(decision.tier, "", "miss"))
+            return False
+        served = self._served(course, decision, None)
+        served = replace(served, age_s=answer.age_s or None)
+        if request.stream:
+            await reply.begin(served)
+            await reply.send(frames_of(request, answer))
+            await reply.end()
+        else:
+            await reply.whole(served, whole_of(request, answer))
+        self._count(course, decision.tier, "degraded" if decision.reason else "served")
+        if decision.reason:
+            self.telemetry.count(self.telemetry.degraded, self.fleet.model, decision.tier, decision.reason)
+        return True
+
+    async def _refuse(self, course: Course, shed: Shed, reply: Reply) -> None:
+        """Says no: before anything was sent as a status, afterwards as the one error event that ends the stream."""
+        self._count(course, course.first_tier, "broken" if course.has_begun else "shed")
+        if not course.has_begun:
+            self.telemetry.count(self.telemetry.shed, self.fleet.model, course.request.priority, shed.reason)
+            await reply.refuse(shed, course.request.request_id)
+            return
+        self.telemetry.count(self.telemetry.resumes, self.fleet.model, "given_up")
+        await reply.send(frame(broken_json(shed)))
+        await reply.end()
+
+    def _count(self, course: Course, tier: str, outcome: str) -> None:
+        telemetry = self.telemetry
+        telemetry.count(telemetry.requests, self.fleet.model, tier, course.request.priority, outcome)
+        if outcome in ("served", "degraded"):
+            self.shares.add(tier, asyncio.get_running_loop().time())
+
+    def _count_attempt(
+        self, course: Course, decision: Serve, replica: Replica, result: str, tokens_before: int
+    ) -> None:
+        telemetry, model = self.telemetry, self.fleet.model
+        telemetry.count(telemetry.attempts, model, decision.tier, replica.replica, result)
+        generated = course.journal.tokens - tokens_before
+        if generated > 0:
+            telemetry.count(telemetry.tokens, model, decision.tier, by=generated)

@@ -1,0 +1,1 @@
+"""Pure policy: what to do, never doing it. Time, randomness and configuration come in as arguments."""

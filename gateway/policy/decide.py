@@ -1,0 +1,165 @@
+"""The one decision of the request path: which tier and replica answer, or whether to wait, or to refuse.
+
+`decide` is pure. A failed attempt goes back into it with a longer `attempts`, so that retry, failover and degradation
+are one code path under one deadline and one budget.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from gateway.policy.decision import Decision, Serve, Shed, ShedReason, Wait
+from gateway.policy.facts import RANK, Attempt, Facts, Seam
+from gateway.policy.route import Context, Route, candidates, context_of
+from gateway.policy.snapshot import Snapshot, TierView
+
+WAIT_SHARE_OF_SLO = 0.7
+"""A request may queue for this share of its tier's TTFT SLO; the rest is for prefill and for one failover."""
+AFFINITY_WAIT_SHARE = 0.4
+"""A turn waits this share of the SLO for the replica that holds its session before it goes elsewhere."""
+SEAM_WAIT_S = 0.4
+"""A broken stream waits this long for a free slot, then goes on in a replica that is full: its engine has seen it last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Why a tier does not answer, and when it might."""
+
+    reason: ShedReason | str
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far one request may go."""
+
+    max_attempts: int = 6
+
+
+def decide(
+    facts: Facts,
+    snapshot: Snapshot,
+    attempts: Sequence[Attempt],
+    now: float,
+    rng: Random,
+    route: Route,
+    limits: Limits = Limits(),
+) -> Decision:
+    """The best tier that can meet the deadline and that the caller accepts; else to wait for it; else the reason why not."""
+    if now >= facts.deadline:
+        return Shed("deadline", None, "the deadline passed before an answer could begin")
+    skips: list[Skip] = []
+    for tier in snapshot.tiers[: facts.lowest_tier + 1]:
+        verdict = _consider(tier, facts, snapshot, attempts, now, rng, route, limits)
+        if not isinstance(verdict, Skip):
+            reason = skips[0].reason if skips else ""
+            return _because(verdict, reason)
+        skips.append(verdict)
+    return _shed(skips)
+
+
+def decide_seam(
+    facts: Facts,
+    snapshot: Snapshot,
+    attempts: Sequence[Attempt],
+    seam: Seam,
+    now: float,
+    rng: Random,
+    route: Route,
+) -> Decision:
+    """Where a stream that broke goes on: its own tier first, full or not; another only where the caller allows it."""
+    tier = next(t for t in snapshot.tiers if t.name == seam.tier)
+    context = context_of(facts, tier, snapshot, attempts)
+    options = candidates(context, rng)
+    if (replica := route.pick(options, context, rng)) is not None:
+        return Serve(tier.name, replica, "resumed")
+    # With nothing else left, the replica that broke the stream may have it again, if it is still in rotation.
+    untried = [r for r in options if r.replica not in context.tried] or options
+    if untried and now < min(seam.since + SEAM_WAIT_S, facts.deadline):
+        return Wait(tier.name, min(seam.since + SEAM_WAIT_S, facts.deadline), "resumed")
+    if untried:
+        return Serve(tier.name, min(untried, key=lambda r: r.in_flight / (r.slots or 64)), "resumed")
+    if not seam.may_change_tier:
+        return Shed("no_replica", 1.0, "no replica of the tier is left to go on with the stream")
+    names = [t.name for t in snapshot.tiers]
+    below = snapshot.tiers[names.index(seam.tier) + 1 : facts.lowest_tier + 1]
+    for lower in (t for t in below if t.has_replicas):
+        lower_context = context_of(facts, lower, snapshot, attempts)
+        replica = route.pick(candidates(lower_context, rng), lower_context, rng)
+        if replica is not None:
+            return Serve(lower.name, replica, "no_replica")
+    return Shed("no_replica", 1.0, "no replica that the caller accepts is left to go on with the stream")
+
+
+def _consider(
+    tier: TierView,
+    facts: Facts,
+    snapshot: Snapshot,
+    attempts: Sequence[Attempt],
+    now: float,
+    rng: Random,
+    route: Route,
+    limits: Limits,
+) -> Serve | Wait | Skip:
+    if not tier.has_replicas:
+        tried = any(a.tier == tier.name for a in attempts)
+        return Skip("no_tier") if tried else Serve(tier.name, None, "")
+    if attempts and (not snapshot.may_retry or len(attempts) >= limits.max_attempts):
+        return Skip(_last_failure(tier, attempts))
+    context = context_of(facts, tier, snapshot, attempts)
+    options = candidates(context, rng)
+    if not any(r.replica not in context.tried for r in options):
+        return Skip(_last_failure(tier, attempts), 1.0)
+    if (until := _affinity_wait(context, facts, now)) is not None:
+        return Wait(tier.name, until, "", context.bound)
+    replica = route.pick(options, context, rng)
+    if replica is not None:
+        return Serve(tier.name, replica, "")
+    return _queue(tier, facts, now)
+
+
+def _last_failure(tier: TierView, attempts: Sequence[Attempt]) -> str:
+    failures = [a.failure for a in attempts if a.tier == tier.name]
+    return failures[-1] if failures else "no_replica"
+
+
+def _affinity_wait(context: Context, facts: Facts, now: float) -> float | None:
+    """Until when to wait for the session's own replica; None when it is free, gone, or not worth it."""
+    bound = context.tier.routable.named(context.bound) if context.bound else None
+    if (
+        bound is None
+        or bound.replica in context.tried
+        or bound.slots is None
+        or bound.in_flight < bound.slots
+    ):
+        return None
+    until = min(facts.arrived_at + AFFINITY_WAIT_SHARE * context.tier.ttft_slo_s, facts.deadline)
+    return until if now < until else None
+
+
+def _queue(tier: TierView, facts: Facts, now: float) -> Wait | Skip:
+    """Whether a place in the tier's queue would still lead to a token within its SLO and the caller's deadline."""
+    until = min(facts.arrived_at + WAIT_SHARE_OF_SLO * tier.ttft_slo_s, facts.deadline)
+    ahead = tier.queued_ahead[RANK[facts.priority]]
+    wait_s = (ahead + 1) / tier.release_per_s if tier.release_per_s > 0 else 0.0
+    if now + wait_s < until:
+        return Wait(tier.name, until, "")
+    return Skip("deadline" if until == facts.deadline else "queue_full", max(wait_s, 0.1))
+
+
+def _because(verdict: Serve | Wait, reason: str) -> Serve | Wait:
+    if not reason:
+        return verdict
+    return replace(verdict, reason=reason)
+
+
+def _shed(skips: Sequence[Skip]) -> Shed:
+    """429 when some accepted tier is only contended, 503 when none can serve."""
+    contended = [s for s in skips if s.reason in ("queue_full", "deadline")]
+    if contended:
+        after = min(s.retry_after_s or 1.0 for s in contended)
+        reason: ShedReason = "queue_full" if any(s.reason == "queue_full" for s in contended) else "deadline"
+        return Shed(reason, after, "every tier that the caller accepts is full")
+    if any(s.reason != "no_tier" for s in skips):
+        return Shed("no_replica", 1.0, "no replica of a tier that the caller accepts can serve")
+    return Shed("no_tier", None, "no tier that the caller accepts can answer this request")

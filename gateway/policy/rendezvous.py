@@ -1,0 +1,26 @@
+"""Rendezvous hashing: every gateway ranks the same replicas for a session alike, without talking to the others."""
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from gateway.policy.snapshot import ReplicaView, Routable
+
+
+def digest(name: str) -> int:
+    """A 64-bit hash that is the same in every process."""
+    return xxhash.xxh3_64_intdigest(name.encode())
+
+
+def weights(key: int, digests: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The weight of each replica for a key: SplitMix64's finalizer over the exclusive or of their digests."""
+    x = digests ^ np.uint64(key)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def ranked(key: int, replicas: Routable, count: int) -> list[ReplicaView]:
+    """The `count` replicas of highest weight for the key, best first."""
+    order = np.argsort(weights(key, replicas.digests))[::-1]
+    return [replicas[int(i)] for i in order[:count]]

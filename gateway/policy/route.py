@@ -1,0 +1,150 @@
+"""Routing inside a tier: candidates → filter → score → pick.
+
+Candidates are few however large the tier is: the replica that holds the session, its standby, and a random handful;
+so a decision costs the same for ten replicas and for a thousand (Mitzenmacher: two random choices are nearly as good
+as all of them, and a handful is closer still). Filters, scorers and pickers are plain functions; `resolve` finds
+one by its name here or by import path.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import cast
+
+from gateway.policy.facts import Attempt, Facts
+from gateway.policy.rendezvous import digest, ranked
+from gateway.policy.snapshot import ReplicaView, Snapshot, TierView
+
+CANDIDATES = 8
+LOAD_BOUND = 1.25
+"""A session's first choice may carry this many times the mean load before a new session goes to its second
+(Mirrokni, Thorup, Zadimoghaddam: consistent hashing with bounded loads)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Everything that a filter or scorer may look at."""
+
+    facts: Facts
+    tier: TierView
+    bound: str
+    """The replica that the session is pinned to in this tier; empty when there is none."""
+    preferred: tuple[str, ...]
+    """The session's first and second choice."""
+    tried: frozenset[str]
+    zone: str
+
+
+Filter = Callable[[ReplicaView, Context], bool]
+Scorer = Callable[[ReplicaView, Context], float]
+Picker = Callable[[Sequence[tuple[float, ReplicaView]], Random], ReplicaView]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A tier's routing policy: filters in order, scorers with weights, one picker."""
+
+    filters: tuple[Filter, ...]
+    scorers: tuple[tuple[Scorer, float], ...]
+    picker: Picker
+
+    def pick(self, candidates: Sequence[ReplicaView], context: Context, rng: Random) -> ReplicaView | None:
+        """The replica to use, or None when no candidate passes the filters."""
+        passed = [r for r in candidates if all(accepts(r, context) for accepts in self.filters)]
+        if len(passed) < 2:
+            return passed[0] if passed else None
+        return self.picker([(self._score(r, context), r) for r in passed], rng)
+
+    def _score(self, replica: ReplicaView, context: Context) -> float:
+        return sum(weight * scorer(replica, context) for scorer, weight in self.scorers)
+
+
+def not_tried(replica: ReplicaView, context: Context) -> bool:
+    """A replica that has failed this request does not get it again."""
+    return replica.replica not in context.tried
+
+
+def free_slot(replica: ReplicaView, context: Context) -> bool:
+    """Engines get at most their slots: what waits, waits in the gateway, where priority and deadline count."""
+    return replica.slots is None or replica.in_flight < replica.slots
+
+
+def session(replica: ReplicaView, context: Context) -> float:
+    """1 for the replica that holds the session; for a new session 1 and 0.5 for its choices while they are not overloaded."""
+    if context.bound:
+        return float(replica.replica == context.bound)
+    if replica.replica not in context.preferred or _is_overloaded(replica, context):
+        return 0.0
+    return 1.0 if replica.replica == context.preferred[0] else 0.5
+
+
+def _is_overloaded(replica: ReplicaView, context: Context) -> bool:
+    routable = context.tier.routable
+    if len(routable) > CANDIDATES:
+        return replica.slots is not None and replica.in_flight * LOAD_BOUND > replica.slots
+    mean = sum(r.in_flight for r in routable) / len(routable)
+    return replica.in_flight > LOAD_BOUND * mean + 1
+
+
+def predicted_wait(replica: ReplicaView, context: Context) -> float:
+    """1 for an idle replica, towards 0 as its slots fill; a replica with a longer time to first token counts as fuller."""
+    slots = replica.slots or 64
+    return 1.0 / (1.0 + replica.in_flight / slots + replica.ttft_s / context.tier.ttft_slo_s)
+
+
+def zone(replica: ReplicaView, context: Context) -> float:
+    """1 in the gateway's own zone."""
+    return float(bool(context.zone) and replica.zone == context.zone)
+
+
+def best(scored: Sequence[tuple[float, ReplicaView]], rng: Random) -> ReplicaView:
+    """The highest score; among equals a random one, so that gateways do not all choose alike."""
+    top = max(score for score, _ in scored)
+    return rng.choice([replica for score, replica in scored if score >= top - 1e-9])
+
+
+def power_of_two(scored: Sequence[tuple[float, ReplicaView]], rng: Random) -> ReplicaView:
+    """The better of two random ones."""
+    return best(rng.sample(list(scored), min(2, len(scored))), rng)
+
+
+def candidates(context: Context, rng: Random) -> Sequence[ReplicaView]:
+    """At most `CANDIDATES` random replicas, and those that the session prefers."""
+    routable = context.tier.routable
+    if len(routable) <= CANDIDATES:
+        return routable
+    chosen = {r.replica: r for r in rng.sample(routable, CANDIDATES)}
+    wanted = {context.bound, *context.preferred}
+    chosen.update((r.replica, r) for name in wanted if name for r in [routable.named(name)] if r is not None)
+    return list(chosen.values())
+
+
+def context_of(facts: Facts, tier: TierView, snapshot: Snapshot, attempts: Sequence[Attempt]) -> Context:
+    """What filters and scorers look at. A session without a live binding gets its two choices by rendezvous."""
+    bound = snapshot.bindings.get(tier.name, "") if facts.session else ""
+    preferred: tuple[str, ...] = ()
+    if facts.session and (not bound or tier.routable.named(bound) is None):
+        bound = ""
+        preferred = tuple(r.replica for r in ranked(digest(facts.session), tier.routable, 2))
+    return Context(facts, tier, bound, preferred, frozenset(a.replica for a in attempts), snapshot.zone)
+
+
+def resolve(name: str) -> Callable[..., object]:
+    """A policy function by its name in this module, or by import path (`package.module:function`)."""
+    module, _, attribute = name.rpartition(":")
+    found = getattr(importlib.import_module(module), attribute, None) if module else globals().get(name)
+    if not callable(found):
+        raise ValueError(
+            f"no routing policy named {name!r}; use a name of gateway.policy.route or module:function"
+        )
+    return cast("Callable[..., object]", found)
+
+
+def route_of(filters: Sequence[str], scorers: dict[str, float], picker: str) -> Route:
+    """A `Route` from the names in the configuration."""
+    return Route(
+        filters=tuple(cast(Filter, resolve(f)) for f in filters),
+        scorers=tuple((cast(Scorer, resolve(s)), weight) for s, weight in scorers.items()),
+        picker=cast(Picker, resolve(picker)),
+    )

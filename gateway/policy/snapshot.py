@@ -1,0 +1,85 @@
+"""The fleet as policy sees it: read-only views that live replicas satisfy, and that tests write as literals."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, overload
+
+import numpy as np
+import numpy.typing as npt
+
+
+class ReplicaView(Protocol):
+    """One replica, read-only."""
+
+    @property
+    def replica(self) -> str: ...
+    @property
+    def zone(self) -> str: ...
+    @property
+    def slots(self) -> int | None:
+        """Sequences it decodes at once; None when nobody said."""
+
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def digest(self) -> int:
+        """A 64-bit hash of its name, for rendezvous hashing."""
+
+    @property
+    def ttft_s(self) -> float:
+        """Expected time to the first token of a request that finds a free slot."""
+
+
+class Routable(Sequence[ReplicaView]):
+    """The replicas of a tier that may get requests, with what makes a thousand of them cheap: lookup by name, and
+    their digests as one array (uint64, shape `(len,)`)."""
+
+    __slots__ = ("_by_name", "_replicas", "digests")
+
+    def __init__(self, replicas: Iterable[ReplicaView] = ()) -> None:
+        self._replicas = tuple(replicas)
+        self._by_name = {r.replica: r for r in self._replicas}
+        self.digests: npt.NDArray[np.uint64] = np.array([r.digest for r in self._replicas], dtype=np.uint64)
+
+    def named(self, replica: str) -> ReplicaView | None:
+        """The replica of that name, if it is routable."""
+        return self._by_name.get(replica)
+
+    @overload
+    def __getitem__(self, index: int) -> ReplicaView: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ReplicaView]: ...
+    def __getitem__(self, index: int | slice) -> ReplicaView | Sequence[ReplicaView]:
+        return self._replicas[index]
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class TierView:
+    """One tier at one moment. `routable` are the replicas that may get requests; others are not listed."""
+
+    name: str
+    has_replicas: bool
+    """False for a tier that the gateway answers itself (cache, canned)."""
+    routable: Routable = field(default_factory=Routable)
+    ttft_slo_s: float = 5.0
+    queued_ahead: tuple[int, int, int] = (0, 0, 0)
+    """Requests that wait for a slot, of the same or a higher rank than critical, standard, sheddable."""
+    release_per_s: float = 0.0
+    """How often a slot comes free; 0 when not yet known."""
+    share: float = 1.0
+    """The share of traffic that the ladder lets this tier have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A model's ladder, best tier first."""
+
+    tiers: Sequence[TierView]
+    may_retry: bool = True
+    """Whether the retry budget allows an attempt beyond the first."""
+    bindings: Mapping[str, str] = field(default_factory=dict)
+    """The session's pinned replica by tier name."""
+    zone: str = ""

@@ -1,0 +1,146 @@
+"""A client's request, parsed and checked: what the pipeline works on, whichever protocol it came by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+from uuid import uuid4
+
+import orjson
+
+from gateway.errors import BadRequest
+from gateway.http_client import clean_header
+from gateway.policy.facts import Priority
+
+Kind = Literal["chat", "text"]
+PATHS: dict[Kind, str] = {"chat": "/v1/chat/completions", "text": "/v1/completions"}
+
+INEXACT_WHEN_SET = (
+    "tools", "functions", "response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+    "structured_outputs", "logprobs", "top_logprobs", "prompt_logprobs", "use_beam_search", "echo", "suffix",
+    "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+"""Fields under which a continuation could differ from an undisturbed run: their state begins anew with the new prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the client asked for. `body` is its JSON, untouched; it is copied before anything in it changes."""
+
+    kind: Kind
+    body: dict[str, Any]
+    model: str
+    request_id: str
+    size_bytes: int
+    stream: bool = False
+    session: str = ""
+    priority: Priority = "standard"
+    timeout_s: float | None = None
+    degradation: str = "allow"
+    traceparent: str = ""
+
+    @property
+    def wants_usage(self) -> bool:
+        options = self.body.get("stream_options")
+        return isinstance(options, dict) and options.get("include_usage") is True
+
+    @property
+    def wants_token_ids(self) -> bool:
+        return self.body.get("return_token_ids") is True
+
+    @property
+    def max_tokens(self) -> int | None:
+        limit = self.body.get("max_completion_tokens", self.body.get("max_tokens"))
+        return limit if isinstance(limit, int) else None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        stop = self.body.get("stop") or ()
+        return (stop,) if isinstance(stop, str) else tuple(s for s in stop if isinstance(s, str) and s)
+
+    @property
+    def inexact_because(self) -> str:
+        """Why this request can't be continued exactly in mid-stream; empty when it can."""
+        for field in ("n", "best_of"):
+            if self.body.get(field) not in (None, 1):
+                return field
+        if isinstance(self.body.get("prompt"), list) and not is_one_prompt(self.body["prompt"]):
+            return "several prompts"
+        has_no_tools = self.body.get("tool_choice") == "none"
+        fields = (f for f in INEXACT_WHEN_SET if not (f == "tools" and has_no_tools))
+        return next((f for f in fields if self.body.get(f) not in (None, False, 0, [], {"type": "text"})), "")
+
+
+def is_one_prompt(prompt: list[Any]) -> bool:
+    """Whether a list is a single prompt: token ids, or one string."""
+    return all(isinstance(t, int) for t in prompt) or (len(prompt) == 1 and isinstance(prompt[0], str))
+
+
+def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> Request:
+    """Reads a request's body and headers (lower-case names).
+
+    Raises:
+        BadRequest: the client's mistake, with the field in `param`.
+    """
+    body = _json_object(raw)
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise BadRequest("you must name a model: a string in `model`", param="model")
+    stream = body.get("stream")
+    if stream not in (None, True, False):
+        raise BadRequest("`stream` must be true or false", param="stream")
+    _check_prompt(kind, body)
+    return Request(
+        kind=kind,
+        body=body,
+        model=model,
+        request_id=clean_header(headers.get("x-request-id", "")) or uuid4().hex,
+        size_bytes=len(raw),
+        stream=bool(stream),
+        session=clean_header(headers.get("x-session-id", "")),
+        priority=_priority(headers.get("x-priority")),
+        timeout_s=_timeout_s(headers.get("x-request-timeout-seconds")),
+        degradation=headers.get("x-degradation", "allow").strip() or "allow",
+        traceparent=clean_header(headers.get("traceparent", "")),
+    )
+
+
+def _json_object(raw: bytes) -> dict[str, Any]:
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object")
+    return body
+
+
+def _check_prompt(kind: Kind, body: dict[str, Any]) -> None:
+    if kind == "chat":
+        messages = body.get("messages")
+        if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+            raise BadRequest("`messages` must be a list of at least one message", param="messages")
+    elif not isinstance(body.get("prompt"), str | list) and "prompt_embeds" not in body:
+        raise BadRequest("`prompt` must be a string or a list", param="prompt")
+
+
+def _priority(value: str | None) -> Priority:
+    if value is None:
+        return "standard"
+    for known in get_args(Priority):
+        if value.strip().lower() == known:
+            return known  # type: ignore[no-any-return]
+    raise BadRequest("x-priority must be critical, standard or sheddable", param="x-priority")
+
+
+def _timeout_s(value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e6:
+        raise BadRequest(
+            "x-request-timeout-seconds must be a positive number", param="x-request-timeout-seconds"
+        )
+    return seconds

@@ -1,0 +1,128 @@
+"""What the gateway is told: models, tiers and tuning, frozen and validated. `deploy/config.py` adds what only it needs.
+
+These are the YAML's own shapes, so that a knob is declared once: its name, unit, default and bounds stand here.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Seconds = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+Priority = Literal["critical", "standard", "sheddable"]
+
+
+class Spec(BaseModel):
+    """Frozen and strict: unknown keys and wrong types are errors, never ignored or coerced."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Slo(Spec):
+    """What a tier promises: seconds to the first token, and between two tokens."""
+
+    ttft_s: Seconds = 5.0
+    itl_s: Seconds = 1.0
+
+
+class Endpoint(Spec):
+    """A replica that already runs, by the address of its OpenAI-compatible server."""
+
+    url: str
+    zone: str = ""
+
+
+class Probe(Spec):
+    """The known prompt of a tier. Without `expect`, the answer on which the tier's replicas agree becomes the known one."""
+
+    prompt: str = "1, 2, 3, 4, 5, 6, 7,"
+    expect: str | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=64)] = 8
+
+
+class TierSpec(Spec):
+    """One way to answer. `backend` says how; `quality` (0 to 1) says what the answer is worth."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+    backend: Literal["openai", "vllm", "llamacpp", "cache", "canned"]
+    served_model: str | None = None
+    replicas: Annotated[tuple[Endpoint, ...], Field(strict=False)] = ()
+    api_key: str | None = Field(default=None, repr=False)
+    slots: Annotated[int, Field(ge=1)] | None = None
+    quality: Share = 1.0
+    slo: Slo = Slo()
+    probe: Probe | None = Probe()
+    text: str | None = None
+    max_age_s: Seconds = 3600.0
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether engine servers stand behind it, rather than the gateway itself."""
+        return self.backend not in ("cache", "canned")
+
+
+class HealthSpec(Spec):
+    """How a replica's three checks run, and when they count."""
+
+    interval_s: Seconds = 5.0
+    timeout_s: Seconds = 2.0
+    down_after: Annotated[int, Field(ge=1)] = 3
+    up_after: Annotated[int, Field(ge=1)] = 2
+    max_ejected_share: Share = 0.5
+
+
+class BreakerSpec(Spec):
+    """When a breaker opens, over a sliding window, and how it comes back."""
+
+    window_s: Seconds = 10.0
+    min_count: Annotated[int, Field(ge=1)] = 5
+    failure_share: Share = 0.5
+    slow_share: Share = 0.8
+    probes: Annotated[int, Field(ge=1)] = 2
+    backoff_s: Seconds = 1.0
+    backoff_max_s: Seconds = 30.0
+
+
+class RetrySpec(Spec):
+    """One budget for attempts beyond the first, replicas and tiers together."""
+
+    budget_share: Share = 0.1
+    """Of the traffic of the last ten seconds."""
+    budget_floor_per_s: Annotated[float, Field(ge=0)] = 3.0
+    """So that quiet times may retry at all."""
+    max_attempts: Annotated[int, Field(ge=1)] = 6
+    hedge: bool = False
+    """Whether a slow prefill is started a second time elsewhere."""
+
+
+class RoutingSpec(Spec):
+    """Filters, scorers with weights, and the picker, by name or import path."""
+
+    filters: Annotated[tuple[str, ...], Field(strict=False)] = ("not_tried", "free_slot")
+    scorers: dict[str, float] = Field(
+        default_factory=lambda: {"session": 4.0, "predicted_wait": 2.0, "zone": 0.5}
+    )
+    picker: str = "best"
+    zone: str = ""
+    """The gateway's own zone; replicas there are preferred."""
+
+
+class ModelSpec(Spec):
+    """The name that clients ask for, and its ladder: tiers, best first."""
+
+    tiers: Annotated[tuple[TierSpec, ...], Field(strict=False, min_length=1)]
+
+
+class GatewaySpec(Spec):
+    """Everything that the request path needs to know."""
+
+    models: dict[str, ModelSpec]
+    health: HealthSpec = HealthSpec()
+    breaker: BreakerSpec = BreakerSpec()
+    retry: RetrySpec = RetrySpec()
+    routing: RoutingSpec = RoutingSpec()
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 8 * 1024 * 1024
+    request_timeout_s: Seconds = 600.0
+    """The deadline of a caller that names none."""
+    admin_key: str | None = Field(default=None, repr=False)

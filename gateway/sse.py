@@ -1,0 +1,48 @@
+"""Server-sent events from arbitrary pieces of bytes: any split parses, of an event and of a UTF-8 character too."""
+
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+
+
+class EventTooLarge(ValueError):  # noqa: N818
+    """An event without an end."""
+
+
+class EventSplitter:
+    """Collects bytes and yields the data of whole events. Comments, names and ids are dropped; OpenAI's API has none."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The data of each event that `data` completes, without `data: ` and line ends.
+
+        Raises:
+            EventTooLarge: an unfinished event is larger than 4 MiB.
+        """
+        data = self._rest + data if self._rest else data
+        if b"\r" in data:
+            # A CR at the very end may be half of a CRLF: it waits for its LF.
+            held = b"\r" if data.endswith(b"\r") else b""
+            data = data.removesuffix(b"\r").replace(b"\r\n", b"\n") + held
+        *events, self._rest = data.split(b"\n\n")
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise EventTooLarge(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        return [payload for event in events if (payload := _data_of(event))]
+
+
+def _data_of(event: bytes) -> bytes:
+    if event.startswith(b"data: ") and b"\n" not in event:
+        return event[6:]
+    lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
+    return b"\n".join(lines)
+
+
+def frame(payload: bytes) -> bytes:
+    """An event with this data."""
+    return b"data: " + payload + b"\n\n"
+
+
+DONE = b"[DONE]"
+DONE_FRAME = frame(DONE)

@@ -1,0 +1,98 @@
+"""The routes that are not hot: models, health, metrics, status, administration."""
+
+from typing import Any, Protocol
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import HTTPException
+from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from gateway.access import may_administer
+
+Json = dict[str, Any]
+
+
+class Describes(Protocol):
+    """What the surface shows of a gateway, and what it may ask of it."""
+
+    @property
+    def admin_key(self) -> str | None: ...
+    @property
+    def is_ready(self) -> bool: ...
+    def models(self) -> Json: ...
+    def status(self) -> Json: ...
+    def metrics(self) -> bytes: ...
+    async def reload_from_file(self) -> str | None:
+        """Re-reads the config; what is wrong with it, or None."""
+        ...
+
+    def begin_drain(self) -> None: ...
+
+
+def build_surface(gateway: Describes) -> FastAPI:
+    """The FastAPI application around one gateway."""
+    app = FastAPI(title="Graceway", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    _add_errors(app)
+
+    @app.get("/v1/models")
+    async def models() -> Json:
+        return gateway.models()
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        found = [m for m in gateway.models()["data"] if m["id"] == name]
+        if not found:
+            return _error(404, f"The model `{name}` does not exist.", "model_not_found")
+        return JSONResponse(found[0])
+
+    @app.get("/health/live")
+    async def live() -> Json:
+        return {"live": True}
+
+    @app.get("/health/ready")
+    async def ready() -> Response:
+        return JSONResponse({"ready": gateway.is_ready}, 200 if gateway.is_ready else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return PlainTextResponse(gateway.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/status")
+    async def status() -> Json:
+        return gateway.status()
+
+    _add_admin(app, gateway)
+    return app
+
+
+def _add_admin(app: FastAPI, gateway: Describes) -> None:
+    def refusal(request: Request) -> Response | None:
+        host = request.client.host if request.client else ""
+        if may_administer(request.headers.get("authorization"), host, gateway.admin_key):
+            return None
+        return _error(403, "this needs the admin key, or without one a client on loopback", "forbidden")
+
+    @app.post("/admin/reload")
+    async def reload(request: Request) -> Response:
+        if (no := refusal(request)) is not None:
+            return no
+        wrong = await gateway.reload_from_file()
+        return JSONResponse({"reloaded": True}) if wrong is None else _error(400, wrong, "bad_config")
+
+    @app.post("/admin/drain")
+    async def drain(request: Request) -> Response:
+        if (no := refusal(request)) is not None:
+            return no
+        gateway.begin_drain()
+        return JSONResponse({"draining": True})
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(StarletteHTTPException)
+    async def refuse(request: Request, error: HTTPException) -> Response:
+        return _error(error.status_code, str(error.detail), "not_found" if error.status_code == 404 else None)
+
+
+def _error(status: int, message: str, code: str | None) -> Response:
+    body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
+    return JSONResponse(body, status)

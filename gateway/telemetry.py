@@ -1,0 +1,100 @@
+"""What Graceway counts and times, under Prometheus' conventions. Label sets are bounded: all of them come from the config."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
+GAP_BUCKETS_S = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0, 2.0, 5.0)
+
+Sample = tuple[str, str, dict[str, str], float]
+"""Metric name, help, labels, value."""
+
+
+class Telemetry:
+    """All counters and histograms, in a registry of their own. Gauges are read from the fleet when scraped."""
+
+    def __init__(self, gauges: Callable[[], Iterable[Sample]] = tuple) -> None:
+        self.registry = CollectorRegistry()
+        registry = self.registry
+        self.requests = Counter(
+            "graceway_requests", "Requests by what became of them",
+            ("model", "tier", "priority", "outcome"), registry=registry,
+        )  # fmt: skip
+        self.attempts = Counter(
+            "graceway_attempts", "Attempts on replicas by how they ended",
+            ("model", "tier", "replica", "result"), registry=registry,
+        )  # fmt: skip
+        self.degraded = Counter(
+            "graceway_degraded",
+            "Answers of a lower tier, by reason",
+            ("model", "tier", "reason"),
+            registry=registry,
+        )
+        self.shed = Counter(
+            "graceway_shed", "Refusals by reason", ("model", "priority", "reason"), registry=registry
+        )
+        self.resumes = Counter(
+            "graceway_resumes",
+            "Streams that broke, by what became of them",
+            ("model", "result"),
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "graceway_tokens",
+            "Generated tokens, those of abandoned streams too",
+            ("model", "tier"),
+            registry=registry,
+        )
+        self.ttft_s = Histogram(
+            "graceway_ttft_seconds", "Arrival to first token, failed attempts included",
+            ("model", "tier"), buckets=TTFT_BUCKETS_S, registry=registry,
+        )  # fmt: skip
+        self.queue_s = Histogram(
+            "graceway_queue_seconds", "Time in the gateway's queue", ("model", "tier"),
+            buckets=TTFT_BUCKETS_S, registry=registry,
+        )  # fmt: skip
+        self.states = Counter(
+            "graceway_replica_transitions", "Changes of a replica's health or breaker",
+            ("model", "tier", "replica", "state"), registry=registry,
+        )  # fmt: skip
+        registry.register(_Gauges(gauges))
+        # A child lookup costs more than the increment; label sets are bounded, so all children are kept.
+        self._counters = lru_cache(maxsize=None)(_counter)
+        self._histograms = lru_cache(maxsize=None)(_histogram)
+
+    def count(self, metric: Counter, *labels: str, by: float = 1.0) -> None:
+        self._counters(metric, labels).inc(by)
+
+    def time(self, metric: Histogram, seconds: float, *labels: str) -> None:
+        self._histograms(metric, labels).observe(seconds)
+
+    def exposition(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+def _counter(metric: Counter, labels: tuple[str, ...]) -> Counter:
+    return metric.labels(*labels)
+
+
+def _histogram(metric: Histogram, labels: tuple[str, ...]) -> Histogram:
+    return metric.labels(*labels)
+
+
+class _Gauges(Collector):
+    def __init__(self, read: Callable[[], Iterable[Sample]]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, GaugeMetricFamily] = {}
+        for name, help_, labels, value in self._read():
+            family = families.setdefault(name, GaugeMetricFamily(name, help_, labels=list(labels)))
+            family.add_metric(list(labels.values()), value)
+        yield from families.values()
