@@ -1,0 +1,67 @@
+"""What an engine has to do and has done, read from its own metrics."""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import aiohttp
+
+# vLLM's names (the simulated engine's too), then llama.cpp's.
+_RUNNING = ("vllm:num_requests_running", "llamacpp:requests_processing")
+_WAITING = ("vllm:num_requests_waiting", "llamacpp:requests_deferred")
+_PROGRESS = (
+    "vllm:generation_tokens_total",
+    "vllm:prompt_tokens_total",
+    "llamacpp:tokens_predicted_total",
+    "llamacpp:prompt_tokens_total",
+    "llamacpp:n_decode_total",
+)
+_SAMPLE = re.compile(r"^([a-z:_]+)(?:\{[^}]*\})?\s+([-+.0-9eE]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """Sequences an engine has, and a count that grows whenever it gets on with them."""
+
+    running: int
+    waiting: int
+    progress: float
+    as_of: float
+    """Unix time of the reading."""
+
+    @property
+    def is_idle(self) -> bool:
+        return self.running == 0 and self.waiting == 0
+
+
+def parse_load(exposition: str, as_of: float) -> EngineLoad | None:
+    """The load in a Prometheus exposition; None when it holds none of the metrics that tell it."""
+    totals: dict[str, float] = {}
+    for name, value in _SAMPLE.findall(exposition):
+        totals[name] = totals.get(name, 0.0) + float(value)
+    if not any(name in totals for name in _RUNNING):
+        return None
+
+    def total(names: tuple[str, ...]) -> float:
+        return sum(totals.get(name, 0.0) for name in names)
+
+    return EngineLoad(int(total(_RUNNING)), int(total(_WAITING)), total(_PROGRESS), as_of)
+
+
+async def read_load(
+    session: aiohttp.ClientSession,
+    url: str,
+    *,
+    api_key: str | None = None,
+    timeout_s: float = 2.0,
+    wall: Callable[[], float] = time.time,
+) -> EngineLoad | None:
+    """The load of the engine at `url`; None when it gives none in time."""
+    headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+    try:
+        async with asyncio.timeout(timeout_s), session.get(url + "/metrics", headers=headers) as response:
+            return parse_load(await response.text(), wall()) if response.status == 200 else None
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+        return None

@@ -1,0 +1,114 @@
+"""What an engine is, and the command line and environment that start its server."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+EngineKind = Literal["vllm", "llamacpp", "command"]
+
+# Longest sequence that a slot is given room for unless the spec says otherwise.
+DEFAULT_SLOT_TOKENS = 2048
+# vLLM's CPU backend wants multiples of 32, and its own choice of 128 would have short prompts share nothing.
+_CPU_BLOCK_TOKENS = 32
+_CPU_KV_CACHE_GIB = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """One engine server as its supervisor starts it; `served_model` is the name that it answers to.
+
+    `gpu` is the share or number of GPUs, 0 for the CPU. Kind `command` starts any other server: `argv` with
+    `{port}`, `{host}`, `{model}`, `{served_model}` and `{slots}` filled in.
+    """
+
+    kind: EngineKind
+    model: str
+    served_model: str
+    slots: int
+    gpu: float = 0.0
+    max_model_len: int | None = None
+    extra_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    argv: tuple[str, ...] = ()
+    api_key: str | None = field(default=None, repr=False)
+
+
+def command(spec: EngineSpec, port: int, host: str = "127.0.0.1") -> list[str]:
+    """The command that serves `spec` on `host`:`port`."""
+    if spec.kind == "vllm":
+        return _vllm(spec, port, host)
+    if spec.kind == "llamacpp":
+        return _llamacpp(spec, port, host)
+    places = {"port": port, "host": host, "model": spec.model, "served_model": spec.served_model}
+    return [part.format(**places, slots=spec.slots) for part in (*spec.argv, *spec.extra_args)]
+
+
+def environment(spec: EngineSpec, base: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of its process: `base`, what the engine needs, and what the spec says, the last
+    first.
+    """
+    needed = _vllm_environment(spec, base) if spec.kind == "vllm" else {}
+    if spec.api_key is not None:
+        # Not on the command line, where every user of the machine could read it.
+        needed |= {"VLLM_API_KEY": spec.api_key, "GRACEWAY_ENGINE_API_KEY": spec.api_key}
+    return {**base, **needed, **spec.env}
+
+
+def _vllm(spec: EngineSpec, port: int, host: str) -> list[str]:
+    is_on_cpu = spec.gpu == 0
+    module = "replicas.vllm_server" if is_on_cpu else "vllm.entrypoints.openai.api_server"
+    return [
+        *(sys.executable, "-m", module),
+        *("--host", host, "--port", str(port)),
+        *("--model", spec.model, "--served-model-name", spec.served_model),
+        *("--max-num-seqs", str(spec.slots)),
+        *("--max-model-len", str(spec.max_model_len or DEFAULT_SLOT_TOKENS)),
+        "--disable-uvicorn-access-log",
+        *(_ON_CPU if is_on_cpu else _gpu_share(spec.gpu)),
+        *spec.extra_args,
+    ]
+
+
+# Compiling takes minutes and a C++ compiler, to save a tenth of a token's time.
+_ON_CPU = ("--enforce-eager", "--block-size", str(_CPU_BLOCK_TOKENS))
+
+
+def _gpu_share(gpu: float) -> tuple[str, ...]:
+    if gpu >= 1:
+        return ("--tensor-parallel-size", str(int(gpu)))
+    # vLLM measures the share against the whole device; a tenth stays free for what it does not count.
+    return ("--gpu-memory-utilization", f"{0.9 * gpu:.3f}")
+
+
+def _vllm_environment(spec: EngineSpec, base: Mapping[str, str]) -> dict[str, str]:
+    needed = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if Path(spec.model).exists():
+        needed |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    if spec.gpu == 0:
+        needed |= {
+            "VLLM_CPU_KVCACHE_SPACE": str(_CPU_KV_CACHE_GIB),
+            # vLLM would bind each engine's threads to the same first cores.
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": "1",
+            # Waiting threads sleep at once: spinning, they starve the engine next to them.
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "KMP_BLOCKTIME": "0",
+        }
+    return needed | {name: base[name] for name in _THE_OPERATORS if name in base}
+
+
+# Where the operator has set one of these, that stands.
+_THE_OPERATORS = ("OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
+
+
+def _llamacpp(spec: EngineSpec, port: int, host: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "replicas.llamacpp_server"),
+        *("--host", host, "--port", str(port)),
+        *("--model", spec.model, "--served-model", spec.served_model),
+        *("--slots", str(spec.slots)),
+        *("--slot-tokens", str(spec.max_model_len or DEFAULT_SLOT_TOKENS)),
+        *spec.extra_args,
+    ]
