@@ -181,9 +181,10 @@ async def install_router() -> None:
 
 
 async def _run(*command: str) -> None:
-    process = await asyncio.create_subprocess_exec(*command)
-    if await process.wait():
-        raise RuntimeError(f"{' '.join(command)} failed")
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    _, complaints = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{complaints.decode(errors='replace')}")
 
 
 def _free_port() -> int:

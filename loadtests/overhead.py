@@ -1,9 +1,10 @@
 """What a gateway costs: no gateway, Graceway and the Rust router in front of one engine, interleaved in one run.
 
 `python -m loadtests.overhead` measures, per front: latency of one request at a time (p50, p99, and what that is
-above no gateway), requests/s and streamed chunks/s at 32 clients, and the front's own CPU per request and per
-streamed chunk. Each figure is the median over rounds that take the fronts in turn, so that a machine that slows
-down slows all of them.
+above no gateway), requests/s and streamed chunks/s at 32 clients, and the front's own CPU per request, per
+streamed chunk of that flood, where many come in one read, and per chunk of 128 streams at 20 ms a token, where
+each comes alone. Each figure is the median over rounds that take the fronts in turn, so that a machine that
+slows down slows all of them.
 """
 
 import argparse
@@ -11,13 +12,14 @@ import asyncio
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
-import psutil
+import psutil  # type: ignore[import-untyped]
 import uvloop
 
 from loadtests.client_wire import ClientConnection, connect, post
@@ -26,6 +28,9 @@ from loadtests.processes import EngineProcess, ServerProcess
 
 CLIENTS = 32
 STREAM_TOKENS = 200
+PACED_CLIENTS = 128
+PACED_TOKEN_S = 0.02
+SLOTS = 256
 _QUESTION = [{"role": "user", "content": "What does a gateway cost, in microseconds, per request?"}]
 
 
@@ -39,6 +44,7 @@ class Sample:
     chunks_per_s: float
     cpu_us_per_request: float
     cpu_us_per_chunk: float
+    cpu_us_per_paced_chunk: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +60,20 @@ class Cost:
     chunks_per_s: float
     cpu_us_per_request: float
     cpu_us_per_chunk: float
+    cpu_us_per_paced_chunk: float
 
     def line(self) -> str:
         return (
             f"{self.front:<12}{self.p50_ms:>9.3f}{self.p99_ms:>9.3f}{self.added_p50_ms:>11.3f}"
             f"{self.added_p99_ms:>11.3f}{self.requests_per_s:>9.0f}{self.chunks_per_s:>10.0f}"
             f"{self.cpu_us_per_request:>10.0f}{self.cpu_us_per_chunk:>10.1f}"
+            f"{self.cpu_us_per_paced_chunk:>10.1f}"
         )
 
 
 _HEAD = (
     f"{'front':<12}{'p50 ms':>9}{'p99 ms':>9}{'added p50':>11}{'added p99':>11}{'req/s':>9}{'chunks/s':>10}"
-    f"{'µs/req':>10}{'µs/chunk':>10}"
+    f"{'µs/req':>10}{'µs/chunk':>10}{'µs/paced':>10}"
 )
 
 
@@ -84,10 +92,8 @@ class ChunkCount:
         self.chunks += data.count(b"data: ")
 
 
-def cpu_s(process: ServerProcess | None) -> float:
+def cpu_s(process: ServerProcess) -> float:
     """User and system time of a process and its children so far, in seconds."""
-    if process is None:
-        return 0.0
     root = psutil.Process(process.pid)
     times = [one.cpu_times() for one in (root, *root.children(recursive=True))]
     return float(sum(time.user + time.system for time in times))
@@ -101,96 +107,120 @@ async def _exchange(connection: ClientConnection, request: bytes, count: ChunkCo
 
 async def one_at_a_time(url: str, requests: int) -> list[float]:
     """Latencies in milliseconds, sorted."""
-    loop = asyncio.get_running_loop()
     connection = await connect(url)
     request = _request(url, 1, stream=False)
     count = ChunkCount()
     latencies: list[float] = []
     for _ in range(requests):
-        begun = loop.time()
+        begun_s = time.perf_counter()
         await _exchange(connection, request, count)
-        latencies.append((loop.time() - begun) * 1000)
+        latencies.append((time.perf_counter() - begun_s) * 1000)
     connection.close()
     return sorted(latencies)
 
 
-async def many_at_once(url: str, request: bytes, duration_s: float) -> tuple[int, int, float]:
-    """Requests and chunks that `CLIENTS` clients got, one request after the other, and in how many seconds."""
-    loop = asyncio.get_running_loop()
+async def many_at_once(url: str, request: bytes, clients: int, duration_s: float) -> tuple[int, int, float]:
+    """Requests and chunks that `clients` got, each asking one after the other, and in how many seconds."""
     count = ChunkCount()
-    begun = loop.time()
-    done = await asyncio.gather(
-        *(_keep_asking(url, request, begun + duration_s, count) for _ in range(CLIENTS))
-    )
-    return sum(done), count.chunks, loop.time() - begun
+    begun_s = time.perf_counter()
+    asking = (_keep_asking(url, request, begun_s + duration_s, count) for _ in range(clients))
+    done = await asyncio.gather(*asking)
+    return sum(done), count.chunks, time.perf_counter() - begun_s
 
 
-async def _keep_asking(url: str, request: bytes, until: float, count: ChunkCount) -> int:
-    loop = asyncio.get_running_loop()
+async def _keep_asking(url: str, request: bytes, until_s: float, count: ChunkCount) -> int:
     connection = await connect(url)
     done = 0
-    while loop.time() < until:
+    while time.perf_counter() < until_s:
         await _exchange(connection, request, count)
         done += 1
     connection.close()
     return done
 
 
-async def measure(url: str, process: ServerProcess | None, requests: int, duration_s: float) -> Sample:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One front, twice: before an engine that goes as fast as it can, and before one that keeps a pace."""
+
+    fast: ServerProcess
+    paced: ServerProcess
+    has_front: bool
+
+    def cpu_s(self, process: ServerProcess) -> float:
+        return cpu_s(process) if self.has_front else 0.0
+
+
+async def measure(target: Target, requests: int, duration_s: float) -> Sample:
     """One front, once."""
+    url = target.fast.url
     latencies = await one_at_a_time(url, requests)
-    before = cpu_s(process)
-    answered, _, took_s = await many_at_once(url, _request(url, 1, stream=False), duration_s)
-    between = cpu_s(process)
-    streams, chunks, streamed_s = await many_at_once(
-        url, _request(url, STREAM_TOKENS, stream=True), duration_s
-    )
-    after = cpu_s(process)
+    before = target.cpu_s(target.fast)
+    answered, _, took_s = await many_at_once(url, _request(url, 1, stream=False), CLIENTS, duration_s)
+    between = target.cpu_s(target.fast)
+    stream = _request(url, STREAM_TOKENS, stream=True)
+    streams, chunks, streamed_s = await many_at_once(url, stream, CLIENTS, duration_s)
     per_request_s = (between - before) / answered
+    flood_s = target.cpu_s(target.fast) - between - streams * per_request_s
     return Sample(
         p50_ms=latencies[len(latencies) // 2],
         p99_ms=latencies[len(latencies) * 99 // 100],
         requests_per_s=answered / took_s,
         chunks_per_s=chunks / streamed_s,
         cpu_us_per_request=per_request_s * 1e6,
-        cpu_us_per_chunk=(after - between - streams * per_request_s) / chunks * 1e6,
+        cpu_us_per_chunk=flood_s / chunks * 1e6,
+        cpu_us_per_paced_chunk=await paced_chunk_us(target, duration_s, per_request_s),
     )
 
 
+async def paced_chunk_us(target: Target, duration_s: float, per_request_s: float) -> float:
+    """CPU microseconds per chunk when each comes alone, as a model's tokens do, and not many in one read."""
+    before = target.cpu_s(target.paced)
+    request = _request(target.paced.url, int(duration_s / PACED_TOKEN_S), stream=True)
+    streams, chunks, _ = await many_at_once(target.paced.url, request, PACED_CLIENTS, 0.001)
+    return (target.cpu_s(target.paced) - before - streams * per_request_s) / chunks * 1e6
+
+
 async def run_rounds(fronts: Sequence[str], rounds: int, requests: int, duration_s: float) -> list[Cost]:
-    """All fronts on one engine, round by round."""
+    """All fronts on the same engines, round by round."""
     async with AsyncExitStack() as stack:
         # Slots for all clients, so that what is measured is never a queue.
-        engine = EngineProcess(slots=4 * CLIENTS, token_ms=0, prefill_tokens_per_s=0, served_model=MODEL)
-        await stack.enter_async_context(engine)
-        targets = {front: await _start(front, engine, stack) for front in fronts}
+        fast = await stack.enter_async_context(_engine(0))
+        paced = await stack.enter_async_context(_engine(PACED_TOKEN_S * 1000))
+        targets = {front: await _target(front, fast, paced, stack) for front in fronts}
         samples: dict[str, list[Sample]] = {front: [] for front in fronts}
         for number in range(rounds + 1):
-            for front, process in targets.items():
-                url = engine.url if process is None else process.url
-                sample = await measure(url, process, requests, duration_s if number else 0.3)
+            for front, target in targets.items():
+                sample = await measure(target, requests, duration_s if number else 0.3)
                 # The first round warms all of them up.
                 samples[front] += [sample] if number else []
     return [_cost(front, samples[front], samples[fronts[0]]) for front in fronts]
 
 
-async def _start(front: str, engine: EngineProcess, stack: AsyncExitStack) -> ServerProcess | None:
+def _engine(token_ms: float) -> EngineProcess:
+    return EngineProcess(slots=SLOTS, token_ms=token_ms, prefill_tokens_per_s=0, served_model=MODEL)
+
+
+async def _target(front: str, fast: EngineProcess, paced: EngineProcess, stack: AsyncExitStack) -> Target:
     if front == "none":
-        return None
+        return Target(fast, paced, has_front=False)
+    return Target(await _start(front, fast, stack), await _start(front, paced, stack), has_front=True)
+
+
+async def _start(front: str, engine: EngineProcess, stack: AsyncExitStack) -> ServerProcess:
     if front == "vllm-router":
         return await stack.enter_async_context(RouterProcess([engine.url]))
     config = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "overhead.yaml"
-    config.write_text(graceway_config(Plan(slots=4 * CLIENTS), [engine], None))
+    config.write_text(graceway_config(Plan(slots=SLOTS), [engine], None))
     return await stack.enter_async_context(GatewayProcess(config))
 
 
 def _cost(front: str, samples: list[Sample], bare: list[Sample]) -> Cost:
     def median(name: str) -> float:
-        return statistics.median(getattr(sample, name) for sample in samples)
+        return statistics.median(float(getattr(sample, name)) for sample in samples)
 
     def added(name: str) -> float:
         pairs = zip(samples, bare, strict=True)
-        return statistics.median(getattr(one, name) - getattr(none, name) for one, none in pairs)
+        return statistics.median(float(getattr(one, name) - getattr(none, name)) for one, none in pairs)
 
     return Cost(
         front=front,
@@ -202,6 +232,7 @@ def _cost(front: str, samples: list[Sample], bare: list[Sample]) -> Cost:
         chunks_per_s=median("chunks_per_s"),
         cpu_us_per_request=median("cpu_us_per_request"),
         cpu_us_per_chunk=median("cpu_us_per_chunk"),
+        cpu_us_per_paced_chunk=median("cpu_us_per_paced_chunk"),
     )
 
 
