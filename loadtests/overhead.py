@@ -120,7 +120,7 @@ async def one_at_a_time(url: str, requests: int) -> list[float]:
 
 
 async def many_at_once(url: str, request: bytes, clients: int, duration_s: float) -> tuple[int, int, float]:
-    """Requests and chunks that `clients` got, each asking one after the other, and in how many seconds."""
+    """Requests and chunks that `clients` got, each asking once at least and until the end; and in what time."""
     count = ChunkCount()
     begun_s = time.perf_counter()
     asking = (_keep_asking(url, request, begun_s + duration_s, count) for _ in range(clients))
@@ -131,7 +131,7 @@ async def many_at_once(url: str, request: bytes, clients: int, duration_s: float
 async def _keep_asking(url: str, request: bytes, until_s: float, count: ChunkCount) -> int:
     connection = await connect(url)
     done = 0
-    while time.perf_counter() < until_s:
+    while not done or time.perf_counter() < until_s:
         await _exchange(connection, request, count)
         done += 1
     connection.close()
@@ -176,7 +176,7 @@ async def paced_chunk_us(target: Target, duration_s: float, per_request_s: float
     """CPU microseconds per chunk when each comes alone, as a model's tokens do, and not many in one read."""
     before = target.cpu_s(target.paced)
     request = _request(target.paced.url, int(duration_s / PACED_TOKEN_S), stream=True)
-    streams, chunks, _ = await many_at_once(target.paced.url, request, PACED_CLIENTS, 0.001)
+    streams, chunks, _ = await many_at_once(target.paced.url, request, PACED_CLIENTS, 0.0)
     return (target.cpu_s(target.paced) - before - streams * per_request_s) / chunks * 1e6
 
 
