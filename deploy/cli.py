@@ -71,13 +71,9 @@ def serve(
     """Run the gateway alone, without Ray, for replicas that already run somewhere."""
     loaded = _load(config)
     address = (host or loaded.server.host, loaded.server.port if port is None else port)
-    if workers == 1:
-        from deploy.serve import serve_alone
+    from deploy.serve import serve as run
 
-        raise typer.Exit(serve_alone(config, loaded, address))
-    from deploy.workers import serve_with_workers
-
-    raise typer.Exit(serve_with_workers(config, loaded, address, workers))
+    raise typer.Exit(run(config, loaded, address, workers))
 
 
 @app.command()

@@ -27,6 +27,9 @@ from gateway.specs import (
 )
 
 CANNED_TEXT = "I can't answer fully right now. Please try again shortly."
+MANAGED = ("vllm", "llamacpp")
+DEFAULT_SLOTS = 8
+"""Of a replica that Graceway starts. Servers that already run are not limited unless the config says so."""
 _DEFAULT_QUALITY = {"cache": 0.5, "canned": 0.0}
 
 
@@ -70,7 +73,7 @@ class Tier(TierSpec):
     @property
     def is_managed(self) -> bool:
         """Whether Graceway starts its replicas itself."""
-        return self.backend in ("vllm", "llamacpp")
+        return self.backend in MANAGED
 
     def for_gateway(self) -> TierSpec:
         return TierSpec(**{name: getattr(self, name) for name in TierSpec.model_fields})
@@ -103,7 +106,7 @@ class Config(Spec):
         ]
 
 
-class ConfigError(Exception):
+class ConfigError(ValueError):
     """A file that can't be used. `str()` gives each problem a line of its own, in the order of the file."""
 
     def __init__(self, file: str, problems: tuple[Problem, ...]) -> None:
@@ -175,6 +178,8 @@ def _tier_with_defaults(tier: dict[str, Plain], taken: set[str]) -> dict[str, Pl
         "name": _free_name(backend, taken),
         "quality": _DEFAULT_QUALITY.get(backend, 1.0),
     }
+    if backend in MANAGED:
+        implied["slots"] = DEFAULT_SLOTS
     if backend == "canned":
         implied["text"] = CANNED_TEXT
     scale = tier.get("scale")

@@ -64,7 +64,7 @@ def _capacity(tier: Tier) -> str:
     count = _replica_count(tier)
     replicas = f"{count} replica" + ("s" if count != 1 else "")
     if tier.slots is None:
-        return f"{replicas}, slots as each server says"
+        return f"{replicas}, no limit at once"
     return f"{replicas} × {tier.slots} slots = {count * tier.slots} at once"
 
 

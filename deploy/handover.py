@@ -1,0 +1,13 @@
+"""What a command hands to the processes that it starts, by environment: other users of a machine can't read that."""
+
+import os
+
+STORE_URL = "GRACEWAY_STORE_URL"
+"""Where the state store is, which is not in the config if it is an embedded one."""
+CONFIG = "GRACEWAY_CONFIG"
+PID = "GRACEWAY_PID"
+"""The file that `graceway up` was given, and its process, as far as they are on this machine."""
+
+
+def store_url() -> str:
+    return os.environ[STORE_URL]

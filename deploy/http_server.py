@@ -1,0 +1,149 @@
+"""One HTTP server around one gateway: uvicorn without its own ideas about signals and logs, and the drain at the end."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from deploy.config import Config, ConfigError, load_config, to_gateway_spec
+from gateway.app import Gateway
+
+log = logging.getLogger("graceway.deploy")
+
+BACKLOG = 4096
+DRAIN_S = 30.0
+"""How long requests in flight may take to finish once the process is told to end."""
+KEEP_ALIVE_S = 75
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A bound socket that shares its port with other processes of ours. Raises OSError when the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((host, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def is_taken(host: str, port: int) -> bool:
+    """Whether somebody listens there already; sharing the port would hide that."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return True
+    return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on loopback that nobody listens on right now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
+
+
+def address_of(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Says when it serves, and leaves signals to whoever runs it."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+
+async def run_gateway(
+    gateway: Gateway, config_path: Path, config: Config, sock: socket.socket, on_ready: Callable[[], None]
+) -> None:
+    """Serves until SIGTERM or SIGINT, then lets what is in flight finish; SIGHUP re-reads the config."""
+    server = _Server(_uvicorn_config(gateway), on_ready)
+    reloading = _Reload(gateway, config_path, config)
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, _begin_drain, gateway, server)
+    loop.add_signal_handler(signal.SIGHUP, reloading.begin)
+    await gateway.start()
+    try:
+        await server.serve(sockets=[sock])
+    finally:
+        await gateway.stop()
+
+
+def _uvicorn_config(gateway: Gateway) -> uvicorn.Config:
+    return uvicorn.Config(
+        gateway.asgi,
+        interface="asgi3",
+        proxy_headers=False,
+        loop="none",
+        http="httptools",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=int(DRAIN_S),
+    )
+
+
+def _begin_drain(gateway: Gateway, server: _Server) -> None:
+    """The first signal drains; the second one leaves at once."""
+    if server.should_exit:
+        server.force_exit = True
+        return
+    log.info("draining: requests in flight may take %d s more", DRAIN_S)
+    gateway.begin_drain()
+    server.should_exit = True
+
+
+class _Reload:
+    """Takes over a changed config, whole or not at all."""
+
+    def __init__(self, gateway: Gateway, path: Path, config: Config) -> None:
+        self._gateway = gateway
+        self._path = path
+        self._config = config
+        self._running: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self.run(), name="reload")
+
+    async def run(self) -> None:
+        try:
+            config = await asyncio.to_thread(load_config, self._path)
+        except ConfigError as error:
+            log.error("the config is refused, the one before stays in force:\n%s", error)
+            return
+        for section in ("server", "state_store"):
+            if getattr(config, section) != getattr(self._config, section):
+                log.warning("a change of '%s' needs a restart", section)
+        await self._gateway.reload(to_gateway_spec(config))
+        self._config = config
+        log.info("%s is in force", self._path)

@@ -1,0 +1,88 @@
+"""The Ray side of `graceway up`, in a process of its own: CONFIG HOME STORE_URL.
+
+It starts Ray (or joins the cluster at RAY_ADDRESS), deploys the Serve application and then waits. What it reaches
+it appends to HOME/phases, a word a line, for whoever started it. SIGHUP re-reads CONFIG, which is a validated copy;
+SIGTERM takes the application down in good order and ends the process.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import ray
+from ray import serve
+from ray.serve.schema import LoggingConfig
+
+from deploy import handover
+from deploy.config import Config, load_config
+from deploy.http_server import KEEP_ALIVE_S
+from deploy.serve_app import APPLICATION, application
+
+OBJECT_STORE_BYTES = 80 * 1024 * 1024
+"""No data goes through Ray's object store, so it gets about the least that Ray accepts."""
+
+
+def main(arguments: list[str]) -> int:
+    path, home = Path(arguments[0]), Path(arguments[1])
+    store_url = handover.store_url()
+    config = load_config(path)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    address = os.environ.get("RAY_ADDRESS")
+    _connect(address, home)
+    _say(home, "ray")
+    _start_serve(config)
+    _say(home, "serve")
+    _deploy(config, store_url)
+    _say(home, "deployed")
+    _wait(path, store_url)
+    serve.shutdown()
+    ray.shutdown()
+    return 0
+
+
+def _connect(address: str | None, home: Path) -> None:
+    if address:
+        variables = {name: value for name, value in os.environ.items() if name.startswith("RAY_SERVE_")}
+        ray.init(
+            address=address, runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="WARNING"
+        )
+        return
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="WARNING",
+        object_store_memory=OBJECT_STORE_BYTES,
+        _node_ip_address="127.0.0.1",
+        _temp_dir=str(home / "ray"),
+    )
+
+
+def _start_serve(config: Config) -> None:
+    serve.start(
+        http_options={"host": "127.0.0.1", "port": config.server.port, "keep_alive_timeout_s": KEEP_ALIVE_S},
+        logging_config=LoggingConfig(enable_access_log=False, log_level="WARNING"),
+    )
+
+
+def _deploy(config: Config, store_url: str) -> None:
+    target = serve.RunTarget(application(config, store_url), name=APPLICATION, route_prefix="/")
+    serve.run_many([target], wait_for_applications_running=False)
+
+
+def _wait(path: Path, store_url: str) -> None:
+    """Until SIGTERM; each SIGHUP deploys the config anew, by which Serve changes only what differs."""
+    signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    while signal.sigwait(signals) == signal.SIGHUP:
+        _deploy(load_config(path), store_url)
+
+
+def _say(home: Path, phase: str) -> None:
+    with (home / "phases").open("a") as file:
+        file.write(f"{phase}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

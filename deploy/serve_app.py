@@ -1,0 +1,143 @@
+"""The Ray Serve application: the gateway as its ingress, and a deployment for each tier whose replicas we start.
+
+Serve places, restarts and upgrades these; no token passes through it. Each tier's replicas register in the state
+store, where the gateway finds them, so neither waits for the other.
+"""
+
+import asyncio
+import hashlib
+import os
+import re
+import secrets
+import signal
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+
+from deploy import handover, ingress, serve_network
+from deploy.compose import build_gateway, build_supervisor, is_loopback
+from deploy.config import Config, Tier, load_config, to_gateway_spec
+from deploy.http_server import DRAIN_S
+from gateway.app import Gateway
+from replicas.supervisor import Supervisor
+
+APPLICATION = "graceway"
+_HEALTH_CHECK_S = 5.0
+_TIER_DRAIN_S = 10.0
+
+
+class GatewayReplica:
+    """One gateway. Its config is Serve's user config, so that a change of it needs no new process."""
+
+    def __init__(self, store_url: str, _tiers: list[Any]) -> None:
+        serve_network.keep_to_loopback()
+        self._store_url = store_url
+        self._gateway: Gateway | None = None
+
+    async def reconfigure(self, user_config: dict[str, str]) -> None:
+        """Serve calls this once before the first request, and again whenever the config has changed."""
+        config = Config.model_validate_json(user_config["config"])
+        if self._gateway is not None:
+            await self._gateway.reload(to_gateway_spec(config))
+            return
+        self._gateway = build_gateway(config, self._store_url, read_config_of_system)
+        await self._gateway.start()
+        ingress.attach(self._gateway.asgi)
+
+    def __serve_build_asgi_app__(self) -> Any:
+        return ingress.with_lifespan(ingress.attached)
+
+    async def __del__(self) -> None:
+        if self._gateway is not None:
+            await self._gateway.stop()
+
+
+class TierReplica:
+    """The supervisor of one replica's engine. Serve has it running at once, the gateway only when it is ready."""
+
+    def __init__(self, model: str, store_url: str) -> None:
+        serve_network.keep_to_loopback()
+        self._model = model
+        self._store_url = store_url
+
+    async def reconfigure(self, user_config: dict[str, str]) -> None:
+        """Serve calls this once: a changed tier has another version, and gets new replicas."""
+        tier = Tier.model_validate_json(user_config["tier"])
+        name = f"{tier.name}-{serve.get_replica_context().replica_id.unique_id}"
+        self._supervisor: Supervisor = build_supervisor(self._model, tier, name, self._store_url)
+        self._running = asyncio.create_task(self._supervisor.run(), name=f"supervisor of {name}")
+
+    async def check_health(self) -> None:
+        """The engine's health is the supervisor's business; Serve replaces a replica whose supervisor ended."""
+        if self._running.done():
+            raise RuntimeError(f"the supervisor ended: {self._running.exception()}")
+
+    async def __del__(self) -> None:
+        await self._supervisor.drain(_TIER_DRAIN_S)
+        await self._supervisor.stop()
+
+
+def read_config_of_system() -> Config:
+    """For `POST /admin/reload`: the file from which `graceway up` runs, which is told to take it over, too."""
+    path, pid = os.environ.get(handover.CONFIG), os.environ.get(handover.PID)
+    if path is None or pid is None:
+        raise ValueError("this gateway runs on a cluster: send SIGHUP to `graceway up` instead")
+    config = load_config(path)
+    os.kill(int(pid), signal.SIGHUP)
+    return config
+
+
+def application(config: Config, store_url: str) -> Application:
+    """What `serve.run` takes. Deployments whose version stays the same are left alone by a later run."""
+    tiers = [_tier(model, tier, store_url) for model, tier in config.managed_tiers()]
+    gateway = serve.deployment(serve.ingress()(GatewayReplica)).options(
+        name="gateway",
+        version=_version(store_url, [tier.name for _, tier in config.managed_tiers()]),
+        user_config={"config": _guarded(config).model_dump_json()},
+        ray_actor_options={"num_cpus": 0},
+        graceful_shutdown_timeout_s=DRAIN_S,
+        health_check_period_s=_HEALTH_CHECK_S,
+        _internal=True,
+    )
+    return gateway.bind(store_url, tiers)
+
+
+def _tier(model: str, tier: Tier, store_url: str) -> Application:
+    plain = _at_its_place(tier).model_dump_json()
+    deployment = serve.deployment(TierReplica).options(
+        name=_deployment_name(model, tier.name),
+        version=_version(model, plain, store_url),
+        user_config={"tier": plain},
+        num_replicas=tier.scale.min,
+        # CPUs are not rationed: engines share them by their own settings, and a small machine has too few to count.
+        ray_actor_options={"num_cpus": 0, "num_gpus": tier.gpu},
+        graceful_shutdown_timeout_s=DRAIN_S,
+        health_check_period_s=_HEALTH_CHECK_S,
+        _internal=True,
+    )
+    return deployment.bind(model, store_url)
+
+
+def _at_its_place(tier: Tier) -> Tier:
+    """With a local model's whole path: replicas need not run in the folder in which the config was written."""
+    model = Path(tier.model or "")
+    return tier.model_copy(update={"model": str(model.absolute())}) if model.exists() else tier
+
+
+def _guarded(config: Config) -> Config:
+    """HAProxy makes every client look local, so where others can reach it, nobody administers without a key."""
+    if config.admin_key is not None or is_loopback(config.server.host):
+        return config
+    return config.model_copy(update={"admin_key": secrets.token_hex(32)})
+
+
+def _deployment_name(model: str, tier: str) -> str:
+    """Serve takes few characters in a name, models' names have any."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "-", model)
+    return f"{plain}.{tier}" if plain == model else f"{plain}-{_version(model)[:6]}.{tier}"
+
+
+def _version(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
