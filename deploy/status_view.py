@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 TIMEOUT_S = 5.0
 
@@ -34,76 +33,59 @@ def fetch_status(url: str) -> dict[str, Any]:
 
 
 def render_status(url: str, report: dict[str, Any], console: Console | None = None) -> None:
-    console = console or Console(soft_wrap=True)
-    console.print(f"{escape(url)}: {'ready' if report.get('ready') else '[bold red]not ready[/]'}")
-    for name, model in report["models"].items():
-        console.print()
-        console.print(_table(name, model))
-    console.print()
-    for line in _footer(report):
+    """Prints the report; each replica a line, so that it reads at any width."""
+    console = console or Console(soft_wrap=True, highlight=False)
+    for line in _lines(url, report):
         console.print(line)
 
 
-def _table(name: str, model: dict[str, Any]) -> Table:
-    state = "ready" if model.get("ready") else "NOT READY"
-    table = Table(title=f"{escape(name)}: {state}", title_justify="left", box=None, pad_edge=False)
-    for column in (
-        "tier",
-        "quality",
-        "share 60 s",
-        "serves",
-        "replica",
-        "state",
-        "in flight",
-        "breaker",
-        "reason",
-    ):
-        table.add_column(column, overflow="fold")
-    for tier in model["tiers"]:
-        for row in _rows(tier):
-            table.add_row(*(escape(str(cell)) for cell in row))
-    return table
+def _lines(url: str, report: dict[str, Any]) -> Iterator[str]:
+    state = "draining" if report.get("draining") else "ready" if report.get("ready") else _bad("not ready")
+    yield f"{escape(url)}: {state}"
+    for name, model in report["models"].items():
+        yield ""
+        yield f"[bold]{escape(name)}[/]: {'ready' if model.get('ready') else _bad('not ready')}"
+        for position, tier in enumerate(model["tiers"], 1):
+            yield from _tier_lines(position, tier)
+    yield ""
+    yield from _footer(report)
 
 
-def _rows(tier: dict[str, Any]) -> Iterator[list[str]]:
-    head = [
-        f"{tier['name']} ({tier['backend']})",
-        f"{tier['quality']:g}",
-        f"{tier.get('share_60s') or 0:.0%}",
-        "yes" if tier.get("serving") else "no",
-    ]
-    replicas = tier.get("replicas") or []
-    if not replicas:
-        yield [*head, "-", "-", "-", "-", tier.get("reason") or ""]
-    for replica in replicas:
-        yield [*head, *_replica_cells(replica, tier.get("reason") or "")]
-        head = [""] * len(head)
+def _tier_lines(position: int, tier: dict[str, Any]) -> Iterator[str]:
+    if tier.get("serving"):
+        state = f"can serve, served {tier.get('share_60s') or 0:.0%} of the last minute"
+    else:
+        state = f"{_bad('can not serve')}{_because(tier.get('reason'))}"
+    waiting = f", {tier['waiting']} waiting" if tier.get("waiting") else ""
+    yield f"  {position}. {escape(tier['name'])} ({tier['backend']}, quality {tier['quality']:g}): {state}{waiting}"
+    for replica in tier.get("replicas") or []:
+        yield f"       {_replica_line(replica)}"
 
 
-def _replica_cells(replica: dict[str, Any], tier_reason: str) -> list[str]:
-    load = f"{replica.get('in_flight', 0)}/{replica.get('slots') or '-'}"
-    where = f" zone {replica['zone']}" if replica.get("zone") else ""
-    reason = replica.get("reason") or tier_reason
-    return [
-        f"{replica['replica']}{where}",
-        str(replica.get("state")),
-        load,
-        _breaker(replica.get("breaker")),
-        reason,
-    ]
-
-
-def _breaker(breaker: object) -> str:
-    return str(breaker.get("state", "-")) if isinstance(breaker, dict) else str(breaker or "-")
+def _replica_line(replica: dict[str, Any]) -> str:
+    state = str(replica.get("state"))
+    slots = replica.get("slots")
+    load = f"{replica.get('in_flight', 0)}" + (f" of {slots} slots in use" if slots else " in flight")
+    zone = f" in zone {escape(replica['zone'])}" if replica.get("zone") else ""
+    shown = state if state == "ready" else _bad(state)
+    breaker = replica.get("breaker")
+    return f"{escape(replica['replica'])}{zone}: {shown}{_because(replica.get('reason'))}, {load}, breaker {breaker}"
 
 
 def _footer(report: dict[str, Any]) -> Iterator[str]:
     store = report.get("state_store") or {}
+    name = escape(str(store.get("url")))
     if store.get("available"):
-        yield f"state store: {escape(str(store.get('url')))}, available"
+        yield f"state store: {name}, available"
     else:
-        since = f" since {store['since']}" if store.get("since") else ""
-        yield f"state store: {escape(str(store.get('url')))}, [bold red]unavailable[/]{escape(str(since))}"
-    queue = report.get("queue")
-    waiting = sum(v for v in queue.values() if isinstance(v, int)) if isinstance(queue, dict) else queue or 0
-    yield f"queue: {waiting} waiting; sessions: {report.get('sessions', 0)}"
+        yield f"state store: {name}, {_bad('not available')}{_because(store.get('error'))}"
+    queue = report.get("queue") or {}
+    yield f"queue: {sum(queue.values())} waiting; sessions: {report.get('sessions', 0)}"
+
+
+def _bad(text: str) -> str:
+    return f"[bold red]{escape(text)}[/]"
+
+
+def _because(reason: object) -> str:
+    return f" ({escape(str(reason))})" if reason else ""

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - the expected lines stand as they are printed
 """Configs that are wrong, each with the exact line and mend; and what a right one comes to mean."""
 
 from pathlib import Path

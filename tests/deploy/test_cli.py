@@ -1,0 +1,209 @@
+"""The command line as an operator meets it: exit statuses, what goes where, and how long it takes."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+GRACEWAY = [sys.executable, "-m", "deploy"]
+REPORT = {
+    "ready": False,
+    "draining": False,
+    "models": {
+        "chat": {
+            "ready": True,
+            "tiers": [
+                {
+                    "name": "primary",
+                    "backend": "vllm",
+                    "quality": 1.0,
+                    "serving": False,
+                    "reason": "p-1 down (no answer)",
+                    "share_60s": 0.0,
+                    "waiting": 3,
+                    "replicas": [
+                        {
+                            "replica": "p-1",
+                            "url": "http://h:1",
+                            "zone": "a",
+                            "state": "down",
+                            "reason": "no answer [within 5 s]",
+                            "in_flight": 2,
+                            "slots": 4,
+                            "breaker": "open",
+                        }
+                    ],
+                },
+                {
+                    "name": "canned",
+                    "backend": "canned",
+                    "quality": 0.0,
+                    "serving": True,
+                    "reason": "",
+                    "share_60s": 0.25,
+                    "waiting": 0,
+                    "replicas": [],
+                },
+            ],
+        }
+    },
+    "state_store": {"url": "redis", "available": False, "since": 1.0, "error": "refused"},
+    "queue": {"chat": 3},
+    "sessions": 7,
+}
+
+
+def graceway(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*GRACEWAY, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """A server on loopback that answers everything alike."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_check_explains_a_good_config(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("models: {chat: {tiers: [{backend: canned, slots: 2}]}}\n")
+    done = graceway("check", "-c", str(path))
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0] == "chat: 1 tiers, best first"
+    assert "warning: chat/canned: 'slots' never applies to backend canned. Remove it" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"{path} is valid"
+
+
+def test_check_refuses_a_bad_one_with_status_2(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("models: {chat: {tiers: [{backend: vllm}]}}\n")
+    done = graceway("check", "-c", str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    mend = "Add `model: …`, a folder or a hub id"
+    assert done.stderr == f"{path}:1: a tier with backend vllm needs 'model'. {mend}\n"
+
+
+@pytest.mark.parametrize("command", ["serve", "up"])
+def test_a_bad_config_starts_nothing(command: str, tmp_path: Path) -> None:
+    done = graceway(command, "-c", str(tmp_path / "none.yaml"))
+    assert done.returncode == 2
+    assert "there is no such file" in done.stderr
+
+
+def test_check_answers_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("models: {chat: {tiers: [{backend: canned}]}}\n")
+
+    def took_s() -> float:
+        started = time.process_time(), time.monotonic()
+        subprocess.run(
+            [sys.executable, "-c", _CPU_OF_CHECK, str(path)], check=True, capture_output=True, timeout=60
+        )
+        return time.monotonic() - started[1]
+
+    assert min(took_s() for _ in range(3)) < 2.0
+    modules = subprocess.run(
+        [sys.executable, "-c", _HEAVY_IMPORTS, str(path)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert modules.stdout.splitlines()[-1] == "heavy: []"
+
+
+_CPU_OF_CHECK = (
+    "import sys; sys.argv = ['graceway', 'check', '-c', sys.argv[1]]; from deploy.cli import main; main()"
+)
+_HEAVY_IMPORTS = """
+import sys
+path = sys.argv[1]
+sys.argv = ["graceway", "check", "-c", path]
+from deploy.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+print("heavy:", [name for name in ("ray", "fastapi", "aiohttp", "uvicorn", "redis", "torch") if name in sys.modules])
+"""
+
+
+def test_status_in_words() -> None:
+    with answering(200, json.dumps(REPORT).encode()) as url:
+        done = graceway("status", "--url", url)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        f"{url}: not ready",
+        "",
+        "chat: ready",
+        "  1. primary (vllm, quality 1): can not serve (p-1 down (no answer)), 3 waiting",
+        "       p-1 in zone a: down (no answer [within 5 s]), 2 of 4 slots in use, breaker open",
+        "  2. canned (canned, quality 0): can serve, served 25% of the last minute",
+        "",
+        "state store: redis, not available (refused)",
+        "queue: 3 waiting; sessions: 7",
+    ]
+
+
+def test_status_as_data() -> None:
+    with answering(200, json.dumps(REPORT).encode()) as url:
+        done = graceway("status", "--url", url + "/", "--json")
+    assert json.loads(done.stdout) == REPORT
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (200, b"<html>", "is no gateway's address"),
+        (200, b"[1]", "not as a gateway"),
+        (404, b"{}", "no gateway answers at"),
+    ],
+)
+def test_status_of_something_else(status: int, body: bytes, says: str) -> None:
+    with answering(status, body) as url:
+        done = graceway("status", "--url", url)
+    assert done.returncode == 3
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_status_of_nothing() -> None:
+    done = graceway("status", "--url", "http://127.0.0.1:9")
+    assert done.returncode == 3
+    assert "no gateway answers at http://127.0.0.1:9" in done.stderr
+    assert graceway("status", "--url", "nonsense").returncode == 3
+
+
+def test_version_and_the_commands_there_are() -> None:
+    assert graceway("--version").stdout.startswith("graceway 0.")
+    help_text = graceway("--help").stdout
+    assert all(command in help_text for command in ("check", "serve", "status", "up"))
+
+
+@pytest.mark.parametrize("command", ["top", "bench", "plan", "drill", "report"])
+def test_what_is_not_built_is_no_command(command: str) -> None:
+    done = graceway(command)
+    assert done.returncode == 2
+    assert "No such command" in done.stderr

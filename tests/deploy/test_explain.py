@@ -1,0 +1,114 @@
+"""What `graceway check` says of a valid config: the ladder, capacity, and knobs that never apply."""
+
+from pathlib import Path
+
+import pytest
+
+from deploy.config import load_config
+from deploy.explain import explain
+
+BASE = """\
+models:
+  chat:
+    tiers:
+      - name: primary
+        backend: openai
+        served_model: m
+        replicas: [{url: "http://h:1"}, {url: "http://h:2"}]
+        slots: 8
+        slo: {ttft_s: 1.0, itl_s: 0.2}
+      - {name: small, backend: vllm, model: org/small, slots: 4, quality: 0.7, scale: {min: 2}, gpu: 1}
+      - {name: cached, backend: cache, quality: 0.5}
+      - {name: canned, backend: canned, text: "Later."}
+"""
+
+
+def explained(tmp_path: Path, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    explanation = explain(load_config(path, {}))
+    return explanation.ladder, explanation.warnings
+
+
+def test_the_ladder_and_its_capacity(tmp_path: Path) -> None:
+    ladder, warnings = explained(tmp_path, BASE)
+    assert ladder == (
+        "chat: 4 tiers, best first; 24 at once",
+        "  1. primary: m on servers that already run; 2 replicas × 8 slots = 16 at once; "
+        "promises first token in 1 s, then one each 0.2 s; quality 1",
+        "  2. small: org/small on vllm (1 GPU each); 2 replicas × 4 slots = 8 at once; "
+        "promises first token in 5 s, then one each 1 s; quality 0.7",
+        "  3. cached: complete answers given before to the same request, at most 3600 s old; quality 0.5",
+        "  4. canned: always the text 'Later.'; quality 0",
+    )
+    assert warnings == ()
+
+
+def test_servers_without_slots_are_not_counted(tmp_path: Path) -> None:
+    ladder, _ = explained(tmp_path, BASE.replace("        slots: 8\n", ""))
+    assert ladder[0] == "chat: 4 tiers, best first"
+    assert "2 replicas, no limit at once" in ladder[1]
+
+
+IDLE = {
+    "below canned": (
+        "      - {name: last, backend: cache, quality: 0.0}\n",
+        "chat/last is never reached: canned above it always answers. Move canned to the end",
+    ),
+    "worse above better": (
+        "      - {name: again, backend: canned, quality: 0.9}\n",
+        "chat/again (quality 0.9) is below canned (0): tiers go from best to worst. "
+        "Swap them, or correct the qualities",
+    ),
+    "replicas on a managed tier": (
+        '      - {name: x, backend: vllm, model: m, quality: 0, replicas: [{url: "http://h:3"}]}\n',
+        "chat/x: 'replicas' never applies to backend vllm. Remove it",
+    ),
+    "age without a cache": (
+        "      - {name: x, backend: canned, max_age_s: 5}\n",
+        "chat/x: 'max_age_s' never applies to backend canned. Remove it",
+    ),
+    "text without canned": (
+        "      - {name: x, backend: cache, quality: 0, text: hello}\n",
+        "chat/x: 'text' never applies to backend cache. Remove it",
+    ),
+    "promise of a text": (
+        "      - {name: x, backend: canned, slo: {ttft_s: 1}}\n",
+        "chat/x: 'slo' never applies to backend canned. Remove it",
+    ),
+    "slots of a cache": (
+        "      - {name: x, backend: cache, quality: 0, slots: 4}\n",
+        "chat/x: 'slots' never applies to backend cache. Remove it",
+    ),
+    "gpu of a server that runs": (
+        '      - {name: x, backend: openai, quality: 0, served_model: m, replicas: [{url: "http://h:3"}], gpu: 1}\n',
+        "chat/x: 'gpu' never applies to backend openai. Remove it",
+    ),
+    "budget without retries": (
+        "retry: {max_attempts: 1, budget_share: 0.5}\n",
+        "retry.budget_… never applies: max_attempts is 1. Raise max_attempts, or remove the budget",
+    ),
+    "zone of nobody": (
+        "routing: {zone: mars}\n",
+        "routing.zone 'mars' never applies: no replica is there. Name one that has",
+    ),
+    "memory for several processes": (
+        "state_store: {url: memory}\n",
+        "state_store 'memory' is not shared between processes: `graceway up` needs embedded or redis:// "
+        "for the tiers whose replicas it starts",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IDLE)
+def test_what_never_applies_is_said(case: str, tmp_path: Path) -> None:
+    text, warning = IDLE[case]
+    assert warning in explained(tmp_path, BASE + text)[1]
+
+
+def test_sections_without_replicas_never_apply(tmp_path: Path) -> None:
+    text = "models: {chat: {tiers: [{backend: canned}]}}\nhealth: {interval_s: 1}\nretry: {max_attempts: 2}\n"
+    assert explained(tmp_path, text)[1] == (
+        "'health' never applies: no tier has replicas. Remove it",
+        "'retry' never applies: no tier has replicas. Remove it",
+    )
