@@ -1,6 +1,4 @@
-"""Notices at once when a process below an engine's own ends: the ones that compute, behind the one that
-answers.
-"""
+"""Notices at once when a process below an engine's own ends: those that compute behind the one that answers."""
 
 import asyncio
 import os

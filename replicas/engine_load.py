@@ -11,11 +11,10 @@ import aiohttp
 # vLLM's names (the simulated engine's too), then llama.cpp's.
 _RUNNING = ("vllm:num_requests_running", "llamacpp:requests_processing")
 _WAITING = ("vllm:num_requests_waiting", "llamacpp:requests_deferred")
+# Prompts are not counted: a hung engine may still take them in.
 _PROGRESS = (
     "vllm:generation_tokens_total",
-    "vllm:prompt_tokens_total",
     "llamacpp:tokens_predicted_total",
-    "llamacpp:prompt_tokens_total",
     "llamacpp:n_decode_total",
 )
 _SAMPLE = re.compile(r"^([a-z:_]+)(?:\{[^}]*\})?\s+([-+.0-9eE]+)", re.MULTILINE)

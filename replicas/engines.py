@@ -42,7 +42,7 @@ def command(spec: EngineSpec, port: int, host: str = "127.0.0.1") -> list[str]:
     if spec.kind == "llamacpp":
         return _llamacpp(spec, port, host)
     places = {"port": port, "host": host, "model": spec.model, "served_model": spec.served_model}
-    return [part.format(**places, slots=spec.slots) for part in (*spec.argv, *spec.extra_args)]
+    return [*(part.format(**places, slots=spec.slots) for part in spec.argv), *spec.extra_args]
 
 
 def environment(spec: EngineSpec, base: Mapping[str, str]) -> dict[str, str]:

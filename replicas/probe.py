@@ -1,5 +1,4 @@
-"""The three checks of an engine server: live (it answers), ready (its model is there), right (a known answer
-comes back).
+"""The three checks of an engine server: live (it answers), ready (its model is there), right (a known answer).
 
 They need nothing but a URL, so they serve replicas that Graceway started and those that it did not. Each
 replica is probed through a session of its own, and each check has its own limit: one that hangs delays no

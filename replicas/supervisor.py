@@ -1,6 +1,4 @@
-"""One replica's supervisor: starts its engine, keeps it right, restarts it when it is not, and says so in the
-store.
-"""
+"""One replica's supervisor: starts its engine, keeps it right, restarts it, and says so in the store."""
 
 import asyncio
 import logging
@@ -11,9 +9,11 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import aiohttp
 
 from replicas.descendants import DescendantWatch
 from replicas.engine_load import EngineLoad, read_load
@@ -70,7 +70,7 @@ class Supervisor:
         self._log_folder = log_folder
         self._rng = rng or random.Random()
         self._registration = Registration(store, self.record)
-        self._session = open_probe_session()
+        self._session: aiohttp.ClientSession | None = None
         self._log = EngineLog(Path())
         self._known = spec.known
         self._child: ChildProcess | None = None
@@ -124,13 +124,16 @@ class Supervisor:
 
     async def load(self) -> EngineLoad | None:
         """What the engine has to do; None when there is none, or it does not say."""
-        if not self.engine_pid:
+        if not self.engine_pid or self._session is None:
             return None
         key = self._spec.engine.api_key
         return await read_load(self._session, self.url, api_key=key, timeout_s=self._patience.check_timeout_s)
 
     async def run(self) -> None:
         """Supervises until cancelled or stopped, and returns when no process of the engine is left."""
+        if self._is_stopping:
+            return
+        self._session = open_probe_session()
         own_folder = None if self._log_folder else tempfile.mkdtemp(prefix="graceway-replica-")
         self._log = EngineLog(Path(self._log_folder or own_folder or "") / f"{self._spec.replica}.log")
         beating = asyncio.create_task(self._registration.keep(), name=f"{self._spec.replica} heartbeats")
@@ -173,7 +176,8 @@ class Supervisor:
         with suppress(asyncio.CancelledError):
             await beating
         await self._registration.withdraw()
-        await self._session.close()
+        if self._session is not None:
+            await self._session.close()
         self._finished.set()
 
     async def _supervise(self) -> None:
@@ -192,13 +196,19 @@ class Supervisor:
     async def _run_engine(self) -> tuple[ExitReason, float]:
         """One engine from start to end: why it ended, and for how many seconds it was ready."""
         kills_before = oom_kills()
-        child = await self._launch()
+        try:
+            child = await self._launch()
+        except OSError as error:
+            self._enter("down", f"could not start: {error}")
+            return ExitReason("crashed", f"could not start: {error}"), 0.0
         fault = await self._unless_exited(child, self._until_right())
         ready_at = time.monotonic()
         if fault is None and not child.has_exited:
-            self._enter("ready", "")
-            self._say(f"ready at {self.url}")
-            fault = await self._unless_exited(child, self._patrol(child))
+            # Before anybody hears that it is ready, so that no end of a process is missed.
+            with closing(DescendantWatch(child.pid)) as watch:
+                self._enter("ready", "")
+                self._say(f"ready at {self.url}")
+                fault = await self._unless_exited(child, self._patrol(watch))
         ready_for_s = time.monotonic() - ready_at
         if child.has_exited:
             code = (await child.exited()).code
@@ -255,8 +265,7 @@ class Supervisor:
             return None
         return ExitReason("wrong" if right.kind == "wrong" else "hung", right.reason)
 
-    async def _patrol(self, child: ChildProcess) -> ExitReason | None:
-        watch = DescendantWatch(child.pid)
+    async def _patrol(self, watch: DescendantWatch) -> ExitReason | None:
         checking = asyncio.create_task(self._check_until_ill())
         try:
             await asyncio.wait((checking, watch.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -264,7 +273,6 @@ class Supervisor:
                 return ExitReason("crashed", f"its process {watch.ended.result()} ended")
             return checking.result()
         finally:
-            watch.close()
             checking.cancel()
             await asyncio.gather(checking, return_exceptions=True)
 
@@ -301,6 +309,7 @@ class Supervisor:
 
     async def _probe_ready(self) -> ProbeResult:
         engine = self._spec.engine
+        assert self._session is not None
         return await probe_ready(
             self._session,
             self.url,
@@ -311,6 +320,7 @@ class Supervisor:
 
     async def _probe_right(self, timeout_s: float) -> ProbeResult:
         engine = self._spec.engine
+        assert self._session is not None
         return await probe_right(
             self._session,
             self.url,

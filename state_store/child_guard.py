@@ -115,28 +115,29 @@ class _Guard:
     def _end_descendants(self) -> None:
         deadline = time.monotonic() + self._grace_s
         told: set[int] = set()
-        while left := descendants(os.getpid()):
+        # Not done before every child has been waited for: one that looks dead may still hold memory and ports.
+        while self._reap():
+            left = descendants(os.getpid())
             is_late = time.monotonic() >= deadline
             for pid in left if is_late else left - told:
                 _signal(pid, signal.SIGKILL if is_late else signal.SIGTERM)
             told |= left
             select.select([self._woken], [], [], _LOOK_AGAIN_S)
             self._drain_wakeups()
-            self._reap()
-        self._reap()
 
     def _drain_wakeups(self) -> None:
         with suppress(BlockingIOError):
             os.read(self._woken, 4096)
 
-    def _reap(self) -> None:
+    def _reap(self) -> bool:
+        """Takes note of what has ended; False when no child is left."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
-                return
+                return True
             if pid == self._command:
                 self._status = status
                 self._report(f"exited {status} {usage.ru_maxrss}")

@@ -52,14 +52,26 @@ class ChildProcess:
         grace_s: float = 5.0,
     ) -> Self:
         """Returns once the command runs. Its output is appended to `log_path`; `env` replaces ours."""
+        starting = asyncio.create_task(cls._start(argv, env, log_path, grace_s))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Half started, it would be nobody's to end.
+            await (await starting).stop()
+            raise
+
+    @classmethod
+    async def _start(
+        cls, argv: Sequence[str], env: Mapping[str, str] | None, log_path: Path | None, grace_s: float
+    ) -> Self:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
                 guard = _spawn(argv, env, log_path, grace_s, theirs)
-            child = cls(guard, *await asyncio.open_connection(sock=ours))
         except BaseException:
             ours.close()
             raise
+        child = cls(guard, *await asyncio.open_connection(sock=ours))
         first = await child._reader.readline()
         child.pid = int(first.split()[1]) if first else 0
         child._listening = asyncio.create_task(child._listen(), name=f"child {child.pid}")
