@@ -29,17 +29,23 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass
 class _Worker:
-    """A running process, and the pipe by which it says that it serves."""
+    """A running process, the pipe by which it says that it serves, and which edition of the config it has."""
 
     process: subprocess.Popen[bytes]
     said: int
     started: float
+    edition: int
+    is_ready: bool = False
 
-    def has_said_ready(self) -> bool:
-        try:
-            return os.read(self.said, 1) == b"r"
-        except BlockingIOError:
-            return False
+    def listen(self) -> None:
+        with suppress(BlockingIOError):
+            self.is_ready = self.is_ready or os.read(self.said, 1) == b"r"
+
+    def take(self, edition: int) -> None:
+        """Has it re-read the config, unless it has that already. Before it serves, SIGHUP would kill it."""
+        if self.is_ready and self.edition != edition:
+            self.edition = edition
+            self.process.send_signal(signal.SIGHUP)
 
 
 class WorkerPool:
@@ -53,6 +59,7 @@ class WorkerPool:
         self._config_path = config_path
         self._copy = home / "config.yaml"
         shutil.copyfile(config_path, self._copy)
+        self._edition = 0
         self._host, self._port = sock.getsockname()[:2]
         self._store_url = store_url
         self._size = size
@@ -66,11 +73,14 @@ class WorkerPool:
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        has_told = False
         try:
             self._workers = [self._start() for _ in range(self._size)]
-            await self._wait_until_ready(on_ready)
             while not self._stopping.is_set():
-                await self._replace_the_dead()
+                await self._tend()
+                if not has_told and all(worker.is_ready for worker in self._workers):
+                    has_told = True
+                    on_ready()
                 await self._pause(_LOOK_S)
         finally:
             await self._end_all()
@@ -89,32 +99,26 @@ class WorkerPool:
         fresh = self._copy.with_suffix(".new")
         shutil.copyfile(self._config_path, fresh)
         fresh.replace(self._copy)
-        self._signal_all(signal.SIGHUP)
+        self._edition += 1
 
-    async def _wait_until_ready(self, on_ready: Callable[[], None]) -> None:
-        waiting = set(range(self._size))
-        while waiting and not self._stopping.is_set():
-            await self._replace_the_dead()
-            waiting -= {i for i in waiting if self._workers[i].has_said_ready()}
-            await self._pause(_LOOK_S)
-        if not waiting:
-            on_ready()
-
-    async def _replace_the_dead(self) -> None:
+    async def _tend(self) -> None:
         for index, worker in enumerate(self._workers):
-            code = worker.process.poll()
-            if code is None or self._stopping.is_set():
-                continue
-            lived_s = asyncio.get_running_loop().time() - worker.started
-            self._backoff_s = (
-                _FIRST_BACKOFF_S if lived_s > _STABLE_S else min(self._backoff_s * 2, _MAX_BACKOFF_S)
-            )
-            log.error(
-                "worker %d ended (%d); another starts in %.1f s", worker.process.pid, code, self._backoff_s
-            )
-            os.close(worker.said)
-            await self._pause(self._backoff_s)
-            self._workers[index] = self._start()
+            if worker.process.poll() is None:
+                worker.listen()
+                worker.take(self._edition)
+            elif not self._stopping.is_set():
+                await self._replace(index, worker)
+
+    async def _replace(self, index: int, dead: _Worker) -> None:
+        lived_s = asyncio.get_running_loop().time() - dead.started
+        self._backoff_s = (
+            _FIRST_BACKOFF_S if lived_s > _STABLE_S else min(self._backoff_s * 2, _MAX_BACKOFF_S)
+        )
+        pid, code = dead.process.pid, dead.process.returncode
+        log.error("worker %d ended (%d); another starts in %.1f s", pid, code, self._backoff_s)
+        await self._pause(self._backoff_s)
+        os.close(dead.said)
+        self._workers[index] = self._start()
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -131,7 +135,7 @@ class WorkerPool:
             env={**os.environ, handover.STORE_URL: self._store_url},
         )
         os.close(say)
-        return _Worker(process, said, asyncio.get_running_loop().time())
+        return _Worker(process, said, asyncio.get_running_loop().time(), self._edition)
 
     def _signal_all(self, signum: int) -> None:
         for worker in self._workers:
