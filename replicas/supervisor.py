@@ -225,7 +225,7 @@ class Supervisor:
         self._log.begin()
         self._child = await ChildProcess.start(
             command(spec.engine, port, spec.host),
-            env=environment(spec.engine, os.environ),
+            env=environment(spec.engine, os.environ, len(os.sched_getaffinity(0))),
             log_path=self._log.path,
             grace_s=self._patience.stop_grace_s,
         )

@@ -1,4 +1,4 @@
-"""An engine server: vLLM's own OpenAI server on a CPU, started in a third of the time.
+"""An engine server: vLLM's own OpenAI server on a CPU, started in half the time.
 
 vLLM runs as three processes, and its CPU platform has each of the last two import everything anew. Here they
 are forked instead, as vLLM itself does on GPUs. That is sound as long as no OpenMP thread has been started

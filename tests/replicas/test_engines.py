@@ -28,6 +28,7 @@ def test_vllm_on_gpus() -> None:
     assert whole[:3] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     assert option(whole, "--tensor-parallel-size") == "2"
     assert "--enforce-eager" not in whole
+    assert "--max-model-len" not in whole
     half = command(EngineSpec("vllm", "org/model", "m", slots=8, gpu=0.5), 1)
     assert option(half, "--gpu-memory-utilization") == "0.450"
 
@@ -44,7 +45,8 @@ def test_a_local_model_is_loaded_offline(tmp_path: Path) -> None:
 
 
 def test_the_spec_s_environment_wins_over_ours_and_the_operator_s_stands() -> None:
-    assert environment(VLLM, {})["OMP_NUM_THREADS"] == "1"
+    assert environment(VLLM, {}, cores=2)["OMP_NUM_THREADS"] == "1"
+    assert environment(VLLM, {}, cores=16)["OMP_NUM_THREADS"] == "8"
     assert environment(VLLM, {"OMP_NUM_THREADS": "6", "HOME": "/h"})["OMP_NUM_THREADS"] == "6"
     spec = EngineSpec("vllm", "m", "m", slots=1, env={"OMP_NUM_THREADS": "3"})
     assert environment(spec, {"OMP_NUM_THREADS": "6"})["OMP_NUM_THREADS"] == "3"

@@ -124,7 +124,7 @@ async def test_behind_the_guard_a_frozen_server_costs_one_timeout_per_back_off(s
     took = sorted([await fails_after(store.get("g", "a")) for _ in range(500)])
     tries = store.calls - calls_before
     assert tries <= 1 + (time.monotonic() - begun) / (0.5 * 0.75)
-    assert took[-tries - 1] < LATE_S / 4
+    assert took[-tries - 1] < LATE_S
     assert (store.is_available, store.refused) == (False, 500 - tries)
     os.kill(server.pid, signal.SIGCONT)
     await until(lambda: answers(store))
