@@ -58,7 +58,7 @@ def difference(expected: tuple[int, ...], received: tuple[int, ...]) -> Differen
         if position < len(expected) and expected[position] == token_id:
             position += 1
             continue
-        jump = _jump(expected, received[number : number + 4], position)
+        jump = _jump(expected, received[number : number + 2], position)
         if jump is None:
             return Difference(lost, repeated, len(received) - number)
         lost += max(jump, 0)
@@ -120,10 +120,14 @@ class Record:
         return difference(_with_text(self.question.expected_ids()), self.received_ids)
 
     @property
+    def is_ended(self) -> bool:
+        """Ended as a whole answer ends, whatever its text is."""
+        return self.is_done and self.finish_reason == "length" and self.error_event is None
+
+    @property
     def is_whole(self) -> bool:
         """Came to its end as an undisturbed answer does, each token right."""
-        ended = self.is_done and self.finish_reason == "length" and self.error_event is None
-        return ended and self.received_ids == _with_text(self.question.expected_ids())
+        return self.is_ended and self.received_ids == _with_text(self.question.expected_ids())
 
     @property
     def is_declared_failure(self) -> bool:
@@ -134,6 +138,24 @@ class Record:
 
     def is_in_time(self, ttft_slo_s: float) -> bool:
         return self.is_whole and self.ttft_s is not None and self.ttft_s <= ttft_slo_s
+
+
+def complaint(record: Record, begun_at: float) -> dict[str, object]:
+    """What one has to know of a request that did not come whole and in time."""
+    return {
+        "due_s": round(record.due_at - begun_at, 3),
+        "lag_s": round(record.lag_s, 3),
+        "ttft_s": record.ttft_s and round(record.ttft_s, 3),
+        "took_s": round(record.ended_at - record.started_at, 3),
+        "max_gap_s": round(record.max_gap_s, 3),
+        "status": record.status,
+        "failure": record.failure,
+        "tokens": len(record.received_ids),
+        "finish_reason": record.finish_reason,
+        "is_done": record.is_done,
+        "error_event": record.error_event,
+        "headers": record.headers,
+    }
 
 
 def _with_text(ids: tuple[int, ...]) -> tuple[int, ...]:

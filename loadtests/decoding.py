@@ -92,7 +92,7 @@ class Sequence:
         if fault.kind == "wrong" and self.fault.kind != "wrong":
             self.state ^= _ANOTHER_LANGUAGE
         self.fault = fault
-        self.fault_at = fault.trigger_tokens
+        self.fault_at = NEVER if fault.is_at_the_start and self.count else fault.trigger_tokens
 
     def step(self) -> None:
         """One token."""

@@ -20,6 +20,7 @@ from loadtests.kills import run_kills
 from loadtests.trial import Trial, run_trial
 
 FAULT_S = 5.0
+LAG_TOLD_MS = 100.0
 _HEAD = (
     f"{'fault':<16}{'asked':>6}{'in time':>9}{'whole':>9}{'degraded':>10}{'gap s':>7}"
     f"{'lost':>6}{'twice':>6}{'wrong':>6}{'silent':>7}{'lag ms':>8}  verdict"
@@ -43,9 +44,12 @@ class Result:
     lag_ms: float
     served_by: list[int]
     misses: list[str]
+    complaints: list[dict[str, object]]
 
     def line(self) -> str:
         verdict = "; ".join(self.misses) or "kept"
+        if self.lag_ms > LAG_TOLD_MS:
+            verdict += " (the load generator itself was late)"
         return (
             f"{self.fault:<16}{self.asked:>6}{self.in_time:>9.1%}{self.whole:>9.1%}{self.degraded:>10.1%}"
             f"{self.max_gap_s:>7.2f}{self.lost:>6}{self.repeated:>6}{self.wrong:>6}{self.silent_ends:>7}"
@@ -68,14 +72,15 @@ def summarized(row: Row, trial: Trial, more_misses: list[str]) -> Result:
         lag_ms=trial.max_lag_s * 1000,
         served_by=[len(trial.served_by(number)) for number in range(len(trial.replicas))],
         misses=row.misses(trial) + more_misses,
+        complaints=trial.complaints(),
     )
 
 
-async def run_row(row: Row, front: str, rate_per_s: float, seed: int) -> Result:
+async def run_row(row: Row, front: str, rate_per_s: float, seed: int, fault_s: float = FAULT_S) -> Result:
     """One row on a fleet of its own."""
     async with running(Plan(front)) as fleet:
         load = row.load(rate_per_s, seed)
-        trial = await run_trial(fleet, load, row.fault, FAULT_S, row.heal, row.heal_s)
+        trial = await run_trial(fleet, load, row.fault, fault_s, row.heal, row.heal_s)
         return summarized(row, trial, await row.after(fleet))
 
 

@@ -46,6 +46,11 @@ class Fault:
         return (self.after_tokens or 0) if self.kind in _STRIKES else NEVER
 
     @property
+    def is_at_the_start(self) -> bool:
+        """Whether it spares streams that have begun."""
+        return self.kind in ("no_tokens", "role_then_error")
+
+    @property
     def is_per_request(self) -> bool:
         return self.kind not in _HITS_HEALTH and self.kind not in ("none", "slow")
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from loadtests.client import Question, Record, open_loop, poisson
+from loadtests.client import Question, Record, complaint, open_loop, poisson
 from loadtests.fleet import MODEL, Fleet
 
 Act = Callable[[Fleet], Awaitable[None]]
@@ -86,8 +86,13 @@ class Trial:
         return [record for record in self.records if record.difference().divergent]
 
     def silent_ends(self) -> list[Record]:
-        """Neither whole nor declared: what the contract forbids."""
-        return [record for record in self.staying() if not (record.is_whole or record.is_declared_failure)]
+        """Neither brought to an end nor declared failed: what the contract forbids."""
+        return [record for record in self.staying() if not (record.is_ended or record.is_declared_failure)]
+
+    def complaints(self) -> list[dict[str, object]]:
+        """Every request that was not whole and in time, in detail."""
+        late = [record for record in self.staying() if not record.is_in_time(TTFT_SLO_S)]
+        return [complaint(record, self.begun_at) for record in late]
 
     def served_by(self, number: int) -> list[float]:
         """When the requests were due whose answer began at this replica."""

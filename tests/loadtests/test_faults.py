@@ -110,6 +110,16 @@ async def test_a_fault_hits_streams_that_already_run(engine: EngineProcess) -> N
     assert (await asking).is_cut
 
 
+@pytest.mark.parametrize("kind", ["no_tokens", "role_then_error"])
+async def test_a_fault_of_the_start_spares_streams_that_have_begun(engine: EngineProcess, kind: str) -> None:
+    asking = asyncio.create_task(ask(engine, max_tokens=100))
+    await eventually(lambda: has_tokens(engine, 5))
+    await engine.fault(kind)
+    stream = await asking
+    assert stream.is_done
+    assert len(stream.contents) == 100
+
+
 async def test_hang_and_silence(engine: EngineProcess) -> None:
     await engine.fault("hang")
     assert (await ask(engine, within_s=0.3)).contents == []
