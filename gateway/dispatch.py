@@ -1,12 +1,13 @@
 """One attempt on one replica: the request goes out, events come back, and what goes wrong gets its name here."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.breakers import Outcome
 from gateway.fleet import Replica, Stream
 from gateway.http_client import Connection, ExchangeFailed, request_bytes
-from gateway.journal import Journal, Leg
+from gateway.journal import Leg
 from gateway.request import Request
 from gateway.sse import EventSplitter
 
@@ -44,13 +45,16 @@ class Patience:
     deadline: float
 
 
+Take = Callable[[list[bytes]], Awaitable[None] | None]
+
+
 class Exchange:
     """A leg under way. Use as an async context manager: leaving it early closes the socket, so that the replica stops."""
 
     def __init__(self, replica: Replica, leg: Leg, request: Request, patience: Patience) -> None:
         self._replica, self._leg, self._request, self._patience = replica, leg, request, patience
         self._splitter = EventSplitter()
-        self._timers: list[asyncio.TimerHandle] = []
+        self._has_first_token = False
         self.sent_at = 0.0
         self.stream: Stream
 
@@ -61,20 +65,23 @@ class Exchange:
         connection = await self._replica.pool.connect(timeout_s)
         self.stream = Stream(connection)
         self._replica.streams.add(self.stream)
-        self._timers = [
-            loop.call_at(self._patience.first_token_at, self._give_up, "first_token_timeout"),
-            loop.call_at(self._patience.deadline, self._give_up, "deadline"),
-        ]
+        first_at = min(self._patience.first_token_at, self._patience.deadline)
+        self._timer = loop.call_at(first_at, self._on_timer, loop)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for timer in self._timers:
-            timer.cancel()
+        self._timer.cancel()
         self._replica.streams.discard(self.stream)
         self.stream.connection.finish()
 
-    def _give_up(self, failure: str) -> None:
-        self.stream.connection.fail(ExchangeFailed(failure))
+    def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One timer serves both limits: most answers come long before either."""
+        if loop.time() >= self._patience.deadline - 1e-3:
+            self.stream.connection.fail(ExchangeFailed("deadline"))
+        elif not self._has_first_token:
+            self.stream.connection.fail(ExchangeFailed("first_token_timeout"))
+        else:
+            self._timer = loop.call_at(self._patience.deadline, self._on_timer, loop)
 
     async def start(self) -> None:
         """Sends the request and reads the status.
@@ -123,30 +130,30 @@ class Exchange:
             raise Rejected(status, body)
         raise ExchangeFailed(f"http_{status}", body[:300].decode("utf-8", "replace"))
 
-    async def read_events(self, journal: Journal, out: list[bytes]) -> bool:
-        """Enters what has come into the journal, and appends the client's frames to `out`. False at the end.
+    async def pump(self, take: "Take") -> None:
+        """Gives `take` the data of whole events, in the step in which they are read, until it has had the last one.
 
         Raises:
             ExchangeFailed
         """
-        data = await self.stream.connection.read()
-        if not data:
-            return False
-        try:
-            payloads = self._splitter.feed(data)
-        except ValueError as error:
-            raise ExchangeFailed("malformed", str(error)) from error
-        for payload in payloads:
-            journal.take(payload, out)
-        return not journal.is_done
+        connection, splitter = self.stream.connection, self._splitter
+
+        def sink(data: bytes) -> Awaitable[None] | None:
+            try:
+                payloads = splitter.feed(data)
+            except ValueError as error:
+                raise ExchangeFailed("malformed", str(error)) from error
+            return take(payloads) if payloads else None
+
+        await connection.pump(sink)
+
+    def enough(self) -> None:
+        """The answer is whole."""
+        self.stream.connection.enough()
 
     def first_token(self) -> None:
         """The answer has begun: from now on silence is measured between tokens."""
-        self._timers[0].cancel()
-
-    async def drain(self) -> None:
-        """Reads the few bytes after `[DONE]`, so that the connection can be used again."""
-        await self.stream.connection.read_all(1024)
+        self._has_first_token = True
 
     async def read_whole(self) -> bytes:
         """The body of an answer that is not streamed."""

@@ -15,6 +15,7 @@ from gateway.breakers import Breaker, Outcome, Pass
 from gateway.http_client import Connection, ConnectionPool, ExchangeFailed, Origin
 from gateway.policy.facts import RANK, Facts
 from gateway.policy.health import Health, State, after_signal
+from gateway.policy.patience import first_token_patience_s
 from gateway.policy.quantile import DurationQuantiles
 from gateway.policy.rendezvous import digest
 from gateway.policy.snapshot import ReplicaView, Routable, Snapshot, TierView
@@ -22,6 +23,8 @@ from gateway.queue import WaitingRoom
 from gateway.specs import BreakerSpec, TierSpec
 
 EWMA = 0.15
+SPEEDS_S = 0.05
+"""How old measured speeds may be in a decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +137,14 @@ class Tier:
         self.service_s = 0.0
         self._routable = Routable()
         self._recheck_at = 0.0
+        self._view = TierView(spec.name, spec.has_replicas)
+        self._view_until = 0.0
+        self._patience_s = spec.slo.ttft_s
+        self._patience_until = 0.0
 
     def changed(self) -> None:
         """A replica's health, breaker or presence changed."""
-        self._recheck_at = 0.0
+        self._recheck_at = self._view_until = self._patience_until = 0.0
         self.room.poke()
 
     def routable(self, now: float) -> Routable:
@@ -149,16 +156,28 @@ class Tier:
         return self._routable
 
     def view(self, now: float) -> TierView:
-        routable = self.routable(now)
-        slots = sum(r.slots or 0 for r in routable)
-        return TierView(
-            name=self.name,
-            has_replicas=self.spec.has_replicas,
-            routable=routable,
-            ttft_slo_s=self.spec.slo.ttft_s,
-            queued_ahead=self.room.ahead(),
-            release_per_s=slots / self.service_s if self.service_s else 0.0,
-        )
+        """The tier at this moment. Speeds may be a little old, the queue and the replicas never are."""
+        routable, ahead = self.routable(now), self.room.ahead()
+        view = self._view
+        if view.routable is not routable or view.queued_ahead != ahead or now >= self._view_until:
+            slots = sum(r.slots or 0 for r in routable)
+            view = self._view = TierView(
+                name=self.name,
+                has_replicas=self.spec.has_replicas,
+                routable=routable,
+                ttft_slo_s=self.spec.slo.ttft_s,
+                queued_ahead=ahead,
+                release_per_s=slots / self.service_s if self.service_s else 0.0,
+            )
+            self._view_until = now + SPEEDS_S
+        return view
+
+    def first_token_patience_s(self, now: float) -> float:
+        """How long a request may wait for its first token before it is tried elsewhere."""
+        if now >= self._patience_until:
+            self._patience_s = first_token_patience_s(self.ttfts, self.spec.slo.ttft_s)
+            self._patience_until = now + SPEEDS_S
+        return self._patience_s
 
 
 class Permit:

@@ -26,7 +26,7 @@ SWEEP_S = 0.05
 OUTLIER_EVERY = 5
 """Sweeps between two looks for outliers."""
 REGISTRY_S = 0.5
-STREAM_SILENCE_FACTOR = 10.0
+STREAM_SILENCE_FACTOR = 2.0
 """One silent stream on a replica whose others advance: the engine lost it, or preempted it; it gets this much longer."""
 MIN_SAMPLES = 8
 EJECT_BASE_S, EJECT_MAX_S = 1.0, 30.0

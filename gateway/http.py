@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
-from gateway.errors import ClientError, TooLarge, error_json, shed_headers, shed_json, shed_status
+from gateway.errors import ClientError, TooLarge, shed_headers, shed_json, shed_status
 from gateway.policy.decision import Shed
 from gateway.reply import Reply, Served
 from gateway.request import PATHS, Kind, Request, parse_request
@@ -19,8 +19,12 @@ Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 KINDS: dict[str, Kind] = {path: kind for kind, path in PATHS.items()}
-JSON = (b"content-type", b"application/json")
-EVENT_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+Header = tuple[bytes, bytes]
+JSON: Header = (b"content-type", b"application/json")
+EVENT_STREAM: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+)
 
 
 class ClientGone(Exception):  # noqa: N818
@@ -37,7 +41,7 @@ class HttpApi:
     """The ASGI application of one gateway."""
 
     def __init__(self, gateway: Answers, surface: Asgi, max_body_bytes: Callable[[], int]) -> None:
-        self._gateway, self._surface, self._max_body_bytes = gateway, surface, max_body_bytes
+        self.gateway, self._surface, self.max_body_bytes = gateway, surface, max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = KINDS.get(scope.get("path", "")) if scope["type"] == "http" else None
@@ -46,7 +50,7 @@ class HttpApi:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         reply = HttpReply(send)
         try:
-            body = await read_body(receive, headers.get("content-length"), self._max_body_bytes())
+            body = await read_body(receive, headers.get("content-length"), self.max_body_bytes())
             await self._run(parse_request(kind, body, headers), receive, reply)
         except ClientError as error:
             await reply.error(error, headers.get("x-request-id", ""))
@@ -59,7 +63,7 @@ class HttpApi:
         assert task is not None
         watch = asyncio.get_running_loop().create_task(_cancel_when_gone(receive, task))
         try:
-            await self._gateway.answer(request, reply)
+            await self.gateway.answer(request, reply)
         except asyncio.CancelledError:
             if not watch.done() or task.uncancel() > 0:
                 raise
@@ -98,23 +102,27 @@ async def read_body(receive: Receive, content_length: str | None, limit_bytes: i
 class HttpReply:
     """A `Reply` over ASGI."""
 
-    __slots__ = ("_send",)
+    __slots__ = ("_has_begun", "_send")
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._has_begun = False
 
-    async def begin(self, served: Served) -> None:
-        headers = [*EVENT_STREAM, *_disclosed(served)]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+    def push(self, served: Served, frames: bytes) -> Awaitable[None]:
+        return self._push(served, frames)
 
-    async def send(self, frames: bytes) -> None:
+    async def _push(self, served: Served, frames: bytes) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            headers = [*EVENT_STREAM, *disclosed(served)]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": frames, "more_body": True})
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def whole(self, served: Served, body: bytes, status: int = 200) -> None:
-        await self._whole(status, _disclosed(served), body)
+        await self._whole(status, disclosed(served), body)
 
     async def refuse(self, shed: Shed, request_id: str) -> None:
         headers = {**shed_headers(shed), "x-request-id": request_id}
@@ -129,7 +137,7 @@ class HttpReply:
             headers.append((b"connection", b"close"))
         await self._whole(error.status, headers, error.to_json())
 
-    async def _whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    async def _whole(self, status: int, headers: list[Header], body: bytes) -> None:
         length = (b"content-length", str(len(body)).encode())
         await self._send(
             {"type": "http.response.start", "status": status, "headers": [JSON, length, *headers]}
@@ -137,7 +145,7 @@ class HttpReply:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _disclosed(served: Served) -> list[tuple[bytes, bytes]]:
+def disclosed(served: Served) -> list[Header]:
     headers = [
         (b"x-served-tier", served.tier.encode()),
         (b"x-served-replica", (served.replica or "gateway").encode("latin-1")),
@@ -150,11 +158,3 @@ def _disclosed(served: Served) -> list[tuple[bytes, bytes]]:
     if served.age_s is not None:
         headers.append((b"age", str(int(served.age_s)).encode()))
     return headers
-
-
-async def respond_json(send: Send, status: int, message: str, code: str) -> None:
-    """An error outside the hot routes."""
-    body = error_json(message, "invalid_request_error", code)
-    headers = [JSON, (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

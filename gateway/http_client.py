@@ -7,7 +7,7 @@ its share of a request was 200 µs of 390 µs), and none lets another task break
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import cast
 from urllib.parse import urlsplit
@@ -51,18 +51,27 @@ class Origin:
         return f"{host}:{self.port}"
 
 
+Sink = Callable[[bytes], Awaitable[None] | None]
+END_MARK_S = 0.1
+"""How long a connection waits for the end of a body whose content is already whole."""
+
+
+def _ignore(_: bytes) -> None:
+    return None
+
+
 class Connection(asyncio.Protocol):
     """One connection and the exchange on it. httptools calls the `on_` methods."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, release: "Callable[[Connection], None]") -> None:
         self._loop, self._release = loop, release
         self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
         self.idle_since = 0.0
         self.exchanges = 0
         self._start()
 
     def _start(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
         self.status = 0
         self.headers: dict[str, str] = {}
         self._body: list[bytes] = []
@@ -70,8 +79,11 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._is_complete = False
         self._has_head = False
-        self._failed: ExchangeFailed | None = None
+        self._failed: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._sink: Sink | None = None
+        self._sink_waits_for: Awaitable[None] | None = None
+        self._is_enough = False
 
     # asyncio's side
 
@@ -84,6 +96,8 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self.fail(ExchangeFailed("malformed", str(error)))
+        if self._sink is not None:
+            self._deliver(self._sink)
         if self._size > READ_AHEAD_BYTES and not self._is_paused and self._transport is not None:
             self._transport.pause_reading()
             self._is_paused = True
@@ -120,7 +134,8 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
         self._size += len(body)
-        self._wake()
+        if self._sink is None:
+            self._wake()
 
     def on_message_complete(self) -> None:
         if self.status >= 200:
@@ -168,6 +183,9 @@ class Connection(asyncio.Protocol):
             if self._is_complete:
                 return b""
             await self._wait()
+        return self._take_body()
+
+    def _take_body(self) -> bytes:
         data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body.clear()
         self._size = 0
@@ -175,6 +193,44 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
             self._is_paused = False
         return data
+
+    async def pump(self, sink: "Sink") -> None:
+        """Gives the body to `sink` as it comes, in the step in which it is read; returns at its end, or after `enough`.
+
+        Waking a task for each token costs more than all else that is done with one. Where the sink returns an awaitable
+        (its client reads slowly), it gets nothing more until that is done.
+
+        Raises:
+            ExchangeFailed, and whatever the sink raises.
+        """
+        while not self._is_enough:
+            self._sink = sink
+            try:
+                self._deliver(sink)
+                while self._sink_waits_for is None and not self._is_enough:
+                    if self._is_complete and not self._body:
+                        return
+                    await self._wait()
+            finally:
+                self._sink = None
+            if self._sink_waits_for is not None:
+                blocked, self._sink_waits_for = self._sink_waits_for, None
+                await blocked
+
+    def _deliver(self, sink: "Sink") -> None:
+        if not self._body or self._sink_waits_for is not None or self._is_enough:
+            return
+        try:
+            self._sink_waits_for = sink(self._take_body())
+        except Exception as error:  # it has to reach the task that pumps, whatever it is
+            self._failed = error
+            self.abort()
+        if self._sink_waits_for is not None or self._failed is not None or self._is_enough:
+            self._wake()
+
+    def enough(self) -> None:
+        """The sink has all that it wants; `pump` returns."""
+        self._is_enough = True
 
     async def read_all(self, limit_bytes: int) -> bytes:
         """The whole rest of the body."""
@@ -211,7 +267,18 @@ class Connection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Ends the exchange: a connection that was read to its end goes back to the pool, any other is closed."""
+        if self._is_complete:
+            self._give_back()
+        elif self._is_enough and self._failed is None and self._transport is not None:
+            # Only the end mark of the body is missing; it need not hold anybody up.
+            self._sink, self._is_enough = _ignore, False
+            self._loop.call_later(END_MARK_S, self._give_back)
+        else:
+            self.abort()
+
+    def _give_back(self) -> None:
         if self._is_complete and self.is_reusable and self.headers.get("connection", "").lower() != "close":
+            self._sink = None
             self._release(self)
         else:
             self.abort()
@@ -277,4 +344,6 @@ def request_bytes(origin: Origin, path: str, body: bytes, headers: dict[str, str
 
 def clean_header(value: str, limit: int = 256) -> str:
     """The printable ASCII of a header value, so that nothing a client sends can end a line."""
+    if value.isascii() and value.isprintable() and len(value) <= limit:
+        return value
     return "".join(c for c in value[:limit] if " " <= c <= "~")

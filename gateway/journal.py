@@ -75,10 +75,16 @@ class Journal:
     def said(self) -> str:
         return "".join(self.text)
 
+    def rewind(self) -> None:
+        """Forgets ids whose text the client does not have: half of a character is generated again, not half of it told.
+
+        Not where stop strings hold text back, nor where the client was told the ids themselves.
+        """
+        if not self.request.wants_token_ids and not self.request.stops:
+            del self.ids[self.safe_ids :]
+
     def begin(self, leg: Leg) -> None:
         """A new attempt goes on with this answer, from what the client has."""
-        if not self.request.wants_token_ids:
-            del self.ids[self.safe_ids :]
         leg.base_tokens = self.tokens
         self._held.clear()
         self.leg = leg

@@ -5,7 +5,7 @@ tried; a stream that broke goes back with its journal, and goes on where it was.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -13,9 +13,9 @@ from fallback_models.answer import Answer, Answerer
 from fallback_models.cache import AnswerCache, is_deterministic
 from gateway.breakers import Outcome
 from gateway.detokenize import detokenize
-from gateway.dispatch import Exchange, Patience, PushedBack, Rejected, TokenIdsRefused, outcome_of
+from gateway.dispatch import Exchange, Patience, PushedBack, Rejected, Take, TokenIdsRefused, outcome_of
 from gateway.errors import BadRequest, broken_json
-from gateway.fleet import Fleet, Permit, Replica
+from gateway.fleet import Fleet, Permit, Replica, Stream
 from gateway.http_client import ExchangeFailed
 from gateway.journal import Journal, Leg
 from gateway.legs import CannotContinue, Target, first_leg, is_streamed_inside, next_leg
@@ -23,7 +23,6 @@ from gateway.own_answer import frames_of, whole_of
 from gateway.policy.decide import Limits, decide, decide_seam
 from gateway.policy.decision import Decision, Serve, Shed, Wait
 from gateway.policy.facts import Attempt, Facts, Seam
-from gateway.policy.patience import first_token_patience_s
 from gateway.policy.retry_budget import RetryBudget
 from gateway.policy.route import Route
 from gateway.reply import Reply, Served
@@ -179,7 +178,8 @@ class Pipeline:
             return
         leg = await self._next_leg(course, decision.tier, replica)
         if leg is None:
-            course.journal = Journal(course.request)
+            if course.attempts:
+                course.journal = Journal(course.request)
             course.first_tier = decision.tier
             leg = first_leg(course.request, self._target(decision.tier, replica))
         course.journal.begin(leg)
@@ -194,6 +194,7 @@ class Pipeline:
         """The leg that goes on with a broken answer; None to begin anew, as long as the client has nothing of it."""
         if not course.has_tokens or (not course.has_begun and tier != course.first_tier):
             return None
+        course.journal.rewind()
         held = await self._held_text(course.journal, replica)
         try:
             return next_leg(course.journal, self._target(tier, replica), course.first_tier, held)
@@ -206,41 +207,44 @@ class Pipeline:
         self, course: Course, served: Served, replica: Replica, exchange: Exchange, reply: Reply
     ) -> None:
         """Reads to the end of the leg; the client gets each frame as it comes, if it asked for a stream."""
-        loop = asyncio.get_running_loop()
-        journal, stream = course.journal, exchange.stream
-        stream.is_movable = not course.request.inexact_because
-        is_streamed = course.request.stream
-        out: list[bytes] = []
-        tokens, is_open = journal.tokens, True
-        while is_open and not (journal.leg.stop and journal.leg.stop.hit):
-            is_open = await exchange.read_events(journal, out)
-            now = loop.time()
-            if journal.tokens > tokens or (out and not stream.last_token_at):
-                if not stream.last_token_at:
-                    self._first_token(course, served.tier, replica, exchange, now)
-                tokens = journal.tokens
-                replica.on_token(stream, now)
-            if out and is_streamed:
-                stream.is_blocked = True
-                await self._send(course, served, reply, out)
-                stream.is_blocked = False
-                stream.last_token_at = loop.time()
-            out.clear()
+        journal = course.journal
+        exchange.stream.is_movable = not course.request.inexact_because
+        await exchange.pump(self._take(course, served, replica, exchange, reply))
         if journal.is_empty:
             raise ExchangeFailed("no_tokens", "the replica ended without generating anything")
         if not journal.finish_reason:
             raise ExchangeFailed("cut", "the answer ended before its finish reason")
+        out: list[bytes] = []
         if not journal.has_started:
             journal.release_held(out)
-        if journal.is_done:
-            await exchange.drain()
         await self._end(course, reply, served, out)
 
-    async def _send(self, course: Course, served: Served, reply: Reply, out: list[bytes]) -> None:
-        if not course.has_begun:
+    def _take(
+        self, course: Course, served: Served, replica: Replica, exchange: Exchange, reply: Reply
+    ) -> Take:
+        """What is done with events in the step in which they are read: journal, measure, pass on."""
+        journal, stream, time = course.journal, exchange.stream, asyncio.get_running_loop().time
+        is_streamed, tokens = course.request.stream, journal.tokens
+
+        def take(payloads: list[bytes]) -> Awaitable[None] | None:
+            nonlocal tokens
+            out: list[bytes] = []
+            for payload in payloads:
+                journal.take(payload, out)
+            if journal.tokens > tokens or (out and not stream.last_token_at):
+                tokens, now = journal.tokens, time()
+                if not stream.last_token_at:
+                    self._first_token(course, served.tier, replica, exchange, now)
+                replica.on_token(stream, now)
+            if journal.is_done or (journal.leg.stop is not None and journal.leg.stop.hit is not None):
+                exchange.enough()
+            if not out or not is_streamed:
+                return None
             course.has_begun = True
-            await reply.begin(served)
-        await reply.send(b"".join(out))
+            blocked = reply.push(served, b"".join(out))
+            return None if blocked is None else _until_read(stream, blocked)
+
+        return take
 
     async def _end(self, course: Course, reply: Reply, served: Served, out: list[bytes]) -> None:
         """The end of a whole answer: what is still owed, then `[DONE]`; or all of it at once."""
@@ -251,8 +255,14 @@ class Pipeline:
             return
         journal.close(out)
         out.append(DONE_FRAME)
-        await self._send(course, served, reply, out)
+        await self._push(course, served, reply, b"".join(out))
         await reply.end()
+
+    async def _push(self, course: Course, served: Served, reply: Reply, frames: bytes) -> None:
+        course.has_begun = True
+        blocked = reply.push(served, frames)
+        if blocked is not None:
+            await blocked
 
     async def _remember(self, course: Course, served: Served) -> None:
         """Keeps a complete answer of the best tier for the cache tier, if there is one."""
@@ -298,8 +308,7 @@ class Pipeline:
     def _patience(self, course: Course, tier_name: str) -> Patience:
         tier = self.fleet.tiers[tier_name]
         now = asyncio.get_running_loop().time()
-        first_s = first_token_patience_s(tier.ttfts, tier.spec.slo.ttft_s)
-        return Patience(now + first_s, course.facts.deadline)
+        return Patience(now + tier.first_token_patience_s(now), course.facts.deadline)
 
     def _target(self, tier: str, replica: Replica) -> Target:
         return Target(tier, replica.place.served_model, replica.takes_token_ids, replica.max_model_len)
@@ -358,8 +367,7 @@ class Pipeline:
         served = self._served(course, decision, None)
         served = replace(served, age_s=answer.age_s or None)
         if request.stream:
-            await reply.begin(served)
-            await reply.send(frames_of(request, answer))
+            await self._push(course, served, reply, frames_of(request, answer))
             await reply.end()
         else:
             await reply.whole(served, whole_of(request, answer))
@@ -376,7 +384,8 @@ class Pipeline:
             await reply.refuse(shed, course.request.request_id)
             return
         self.telemetry.count(self.telemetry.resumes, self.fleet.model, "given_up")
-        await reply.send(frame(broken_json(shed)))
+        served = Served(course.first_tier, "", "", course.request.request_id)
+        await self._push(course, served, reply, frame(broken_json(shed)))
         await reply.end()
 
     def _count(self, course: Course, tier: str, outcome: str) -> None:
@@ -393,3 +402,11 @@ class Pipeline:
         generated = course.journal.tokens - tokens_before
         if generated > 0:
             telemetry.count(telemetry.tokens, model, decision.tier, by=generated)
+
+
+async def _until_read(stream: Stream, blocked: Awaitable[None]) -> None:
+    """Waits for a client that reads slowly, without holding the silence against the replica."""
+    stream.is_blocked = True
+    await blocked
+    stream.is_blocked = False
+    stream.last_token_at = asyncio.get_running_loop().time()

@@ -1,5 +1,6 @@
 """How an answer reaches a client, whichever protocol it came by."""
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,18 +21,17 @@ class Served:
 
 
 class Reply(Protocol):
-    """The client's side of one request. Every method may raise `asyncio.CancelledError` when the client has gone."""
+    """The client's side of one request. Awaiting may raise `asyncio.CancelledError` when the client has gone."""
 
-    async def begin(self, served: Served) -> None:
-        """Starts a streamed answer: status and headers."""
-        ...
+    def push(self, served: Served, frames: bytes) -> Awaitable[None] | None:
+        """More of a streamed answer; the first call begins it, with status and headers.
 
-    async def send(self, frames: bytes) -> None:
-        """More of it; returns when the client can take more."""
+        Returns None when the client can take more at once, else what to await before pushing again.
+        """
         ...
 
     async def end(self) -> None:
-        """Ends it."""
+        """Ends a streamed answer."""
         ...
 
     async def whole(self, served: Served, body: bytes, status: int = 200) -> None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import urandom
 from typing import Any, Literal, get_args
-from uuid import uuid4
 
 import orjson
 
@@ -19,6 +19,7 @@ INEXACT_WHEN_SET = (
     "structured_outputs", "logprobs", "top_logprobs", "prompt_logprobs", "use_beam_search", "echo", "suffix",
     "presence_penalty", "frequency_penalty",
 )  # fmt: skip
+_INEXACT = frozenset({"n", "best_of", *INEXACT_WHEN_SET})
 """Fields under which a continuation could differ from an undisturbed run: their state begins anew with the new prompt."""
 
 
@@ -37,6 +38,8 @@ class Request:
     timeout_s: float | None = None
     degradation: str = "allow"
     traceparent: str = ""
+    inexact_because: str = ""
+    """Why its answer can't be continued exactly in mid-stream; empty when it can."""
 
     @property
     def wants_usage(self) -> bool:
@@ -57,17 +60,21 @@ class Request:
         stop = self.body.get("stop") or ()
         return (stop,) if isinstance(stop, str) else tuple(s for s in stop if isinstance(s, str) and s)
 
-    @property
-    def inexact_because(self) -> str:
-        """Why this request can't be continued exactly in mid-stream; empty when it can."""
-        for field in ("n", "best_of"):
-            if self.body.get(field) not in (None, 1):
-                return field
-        if isinstance(self.body.get("prompt"), list) and not is_one_prompt(self.body["prompt"]):
-            return "several prompts"
-        has_no_tools = self.body.get("tool_choice") == "none"
-        fields = (f for f in INEXACT_WHEN_SET if not (f == "tools" and has_no_tools))
-        return next((f for f in fields if self.body.get(f) not in (None, False, 0, [], {"type": "text"})), "")
+
+def inexactness(body: Mapping[str, Any]) -> str:
+    """Why an answer to this body can't be continued exactly in mid-stream; empty when it can."""
+    for field in _INEXACT.intersection(body):
+        value = body[field]
+        if field in ("n", "best_of"):
+            is_set = value not in (None, 1)
+        elif field == "tools":
+            is_set = bool(value) and body.get("tool_choice") != "none"
+        else:
+            is_set = value not in (None, False, 0, [], {"type": "text"})
+        if is_set:
+            return field
+    prompt = body.get("prompt")
+    return "several prompts" if isinstance(prompt, list) and not is_one_prompt(prompt) else ""
 
 
 def is_one_prompt(prompt: list[Any]) -> bool:
@@ -93,7 +100,7 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> Request
         kind=kind,
         body=body,
         model=model,
-        request_id=clean_header(headers.get("x-request-id", "")) or uuid4().hex,
+        request_id=clean_header(headers.get("x-request-id", "")) or urandom(16).hex(),
         size_bytes=len(raw),
         stream=bool(stream),
         session=clean_header(headers.get("x-session-id", "")),
@@ -101,6 +108,7 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> Request
         timeout_s=_timeout_s(headers.get("x-request-timeout-seconds")),
         degradation=headers.get("x-degradation", "allow").strip() or "allow",
         traceparent=clean_header(headers.get("traceparent", "")),
+        inexact_because=inexactness(body),
     )
 
 

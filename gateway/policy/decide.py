@@ -66,9 +66,19 @@ def decide_seam(
     now: float,
     rng: Random,
     route: Route,
+    limits: Limits = Limits(),
 ) -> Decision:
-    """Where a stream that broke goes on: its own tier first, full or not; another only where the caller allows it."""
-    tier = next(t for t in snapshot.tiers if t.name == seam.tier)
+    """Where a stream that broke goes on: its own tier first, full or not; another only where the caller allows it.
+
+    `attempts` are those since the stream last advanced.
+    """
+    if now >= facts.deadline:
+        return Shed("deadline", None, "the deadline passed before the stream could go on")
+    tier = next((t for t in snapshot.tiers if t.name == seam.tier), None)
+    if tier is None:
+        return Shed("no_replica", 1.0, "the tier of the stream has been removed")
+    if len(attempts) >= limits.max_attempts:
+        return Shed("no_replica", 1.0, "no replica could go on with the stream")
     context = context_of(facts, tier, snapshot, attempts)
     options = candidates(context, rng)
     if (replica := route.pick(options, context, rng)) is not None:
@@ -104,7 +114,8 @@ def _consider(
     if not tier.has_replicas:
         tried = any(a.tier == tier.name for a in attempts)
         return Skip("no_tier") if tried else Serve(tier.name, None, "")
-    if attempts and (not snapshot.may_retry or len(attempts) >= limits.max_attempts):
+    tries = sum(bool(a.replica) for a in attempts)
+    if tries and (not snapshot.may_retry or tries >= limits.max_attempts):
         return Skip(_last_failure(tier, attempts))
     context = context_of(facts, tier, snapshot, attempts)
     options = candidates(context, rng)
@@ -154,11 +165,11 @@ def _because(verdict: Serve | Wait, reason: str) -> Serve | Wait:
 
 
 def _shed(skips: Sequence[Skip]) -> Shed:
-    """429 when some accepted tier is only contended, 503 when none can serve."""
-    contended = [s for s in skips if s.reason in ("queue_full", "deadline")]
+    """429 when some accepted tier is only contended (replicas that push back are full, not ill), 503 when none can serve."""
+    contended = [s for s in skips if s.reason in ("queue_full", "deadline", "backpressure")]
     if contended:
         after = min(s.retry_after_s or 1.0 for s in contended)
-        reason: ShedReason = "queue_full" if any(s.reason == "queue_full" for s in contended) else "deadline"
+        reason: ShedReason = "deadline" if all(s.reason == "deadline" for s in contended) else "queue_full"
         return Shed(reason, after, "every tier that the caller accepts is full")
     if any(s.reason != "no_tier" for s in skips):
         return Shed("no_replica", 1.0, "no replica of a tier that the caller accepts can serve")

@@ -6,7 +6,7 @@ from statistics import median
 
 FACTOR = 3.0
 """A replica stands out when it is this many times slower than the median of the others."""
-GAP_FLOOR_S = 0.01
+GAP_FLOOR_S = 0.03
 TTFT_FLOOR_S = 0.25
 """Differences below these are noise, whatever the factor."""
 

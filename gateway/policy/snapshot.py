@@ -1,6 +1,6 @@
 """The fleet as policy sees it: read-only views that live replicas satisfy, and that tests write as literals."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, overload
 
@@ -51,6 +51,9 @@ class Routable(Sequence[ReplicaView]):
     def __getitem__(self, index: slice) -> Sequence[ReplicaView]: ...
     def __getitem__(self, index: int | slice) -> ReplicaView | Sequence[ReplicaView]:
         return self._replicas[index]
+
+    def __iter__(self) -> Iterator[ReplicaView]:
+        return iter(self._replicas)
 
     def __len__(self) -> int:
         return len(self._replicas)

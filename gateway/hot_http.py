@@ -1,0 +1,154 @@
+"""uvicorn's HTTP protocol with a short cut: requests for an answer skip ASGI, all others take uvicorn's own way.
+
+ASGI costs a scope, an event, a second task that watches for the client to leave, and two dictionaries a chunk. Here a
+request is parsed when its last byte is in, runs as one task, writes to the transport itself, and is cancelled by the
+connection's end. Sizes, keep-alive, pipelining and draining stay uvicorn's.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.errors import ClientError, error_json, shed_headers, shed_json, shed_status
+from gateway.http import EVENT_STREAM, JSON, KINDS, Header, HttpApi, disclosed
+from gateway.policy.decision import Shed
+from gateway.reply import Served
+from gateway.request import Kind, parse_request
+
+log = logging.getLogger("graceway.http")
+
+STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+CHUNKED: Header = (b"transfer-encoding", b"chunked")
+
+
+class HotHttpProtocol(HttpToolsProtocol):
+    """One client connection."""
+
+    def on_headers_complete(self) -> None:
+        kind = KINDS.get(self.url.decode("latin-1")) if self.parser.get_method() == b"POST" else None
+        api = self.config.app
+        is_free = self.cycle is None or self.cycle.response_complete
+        if kind is None or not is_free or not isinstance(api, HttpApi) or not self._is_plain(api):
+            super().on_headers_complete()
+        else:
+            self.cycle = HotCycle(self, api, kind)  # type: ignore[assignment]
+
+    def _is_plain(self, api: HttpApi) -> bool:
+        """Whether the whole body is announced, small enough, and sent without being asked for."""
+        if (
+            self.expect_100_continue
+            or self.parser.get_http_version() != "1.1"
+            or self.parser.should_upgrade()
+        ):
+            return False
+        length = next((v for n, v in self.headers if n == b"content-length"), b"")
+        return length.isdigit() and int(length) <= api.max_body_bytes()
+
+
+class HotCycle:
+    """One request and its answer, in the place of uvicorn's own cycle: it has the attributes that the protocol uses."""
+
+    def __init__(self, protocol: HotHttpProtocol, api: HttpApi, kind: Kind) -> None:
+        self._protocol, self._api, self._kind = protocol, api, kind
+        self.transport: asyncio.Transport = protocol.transport
+        self.flow: FlowControl = protocol.flow
+        self.keep_alive = protocol.parser.should_keep_alive()
+        self.default_headers = protocol.server_state.default_headers
+        self.headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in protocol.headers}
+        self.body = bytearray()
+        self.more_body = True
+        self.disconnected = False
+        self.response_complete = False
+        self.response_started = False
+        self.message_event = self
+        self._task: asyncio.Task[None] | None = None
+
+    def set(self) -> None:
+        """The protocol's signal: more of the body, its end, or the connection's end."""
+        if self.disconnected:
+            if self._task is not None:
+                self._task.cancel("the client has gone")
+        elif not self.more_body and self._task is None:
+            tasks = self._protocol.tasks
+            self._task = self._protocol.loop.create_task(self._run())
+            tasks.add(self._task)
+            self._task.add_done_callback(tasks.discard)
+
+    async def _run(self) -> None:
+        reply = HotReply(self)
+        try:
+            await self._api.gateway.answer(parse_request(self._kind, bytes(self.body), self.headers), reply)
+        except ClientError as error:
+            request_id = self.headers.get("x-request-id", "")
+            headers: list[Header] = [(b"x-request-id", request_id.encode("latin-1"))] if request_id else []
+            reply.write_whole(error.status, headers, error.to_json())
+        except asyncio.CancelledError:
+            if not self.disconnected:
+                raise
+        except Exception:
+            log.exception("a request failed in a way that nobody foresaw")
+            self._fail(reply)
+
+    def _fail(self, reply: "HotReply") -> None:
+        if self.response_started:
+            self.transport.close()
+        else:
+            reply.write_whole(500, [], error_json("the gateway failed", "internal_error", "internal_error"))
+
+    def head(self, status: int, headers: list[Header]) -> bytes:
+        """A status line and headers."""
+        self.response_started = True
+        lines = [STATUS_LINES[status]]
+        lines += [b"%b: %b\r\n" % header for header in (*self.default_headers, *headers)]
+        if not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+    def complete(self) -> None:
+        """The answer is out; the connection is free for the next request."""
+        self.response_complete = True
+        if not self.keep_alive:
+            self.transport.close()
+        self._protocol.on_response_complete()
+
+
+class HotReply:
+    """A `Reply` that writes to the transport."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: HotCycle) -> None:
+        self._cycle = cycle
+
+    def push(self, served: Served, frames: bytes) -> Awaitable[None] | None:
+        cycle = self._cycle
+        chunk = b"%x\r\n%b\r\n" % (len(frames), frames)
+        if not cycle.response_started:
+            chunk = cycle.head(200, [*EVENT_STREAM, *disclosed(served), CHUNKED]) + chunk
+        cycle.transport.write(chunk)
+        return cycle.flow.drain() if cycle.flow.write_paused else None
+
+    async def end(self) -> None:
+        self._cycle.transport.write(b"0\r\n\r\n")
+        self._cycle.complete()
+
+    async def whole(self, served: Served, body: bytes, status: int = 200) -> None:
+        self.write_whole(status, disclosed(served), body)
+
+    async def refuse(self, shed: Shed, request_id: str) -> None:
+        headers: dict[str, Any] = {**shed_headers(shed), "x-request-id": request_id}
+        encoded = [(k.encode(), v.encode("latin-1")) for k, v in headers.items()]
+        self.write_whole(shed_status(shed), encoded, shed_json(shed))
+
+    def write_whole(self, status: int, headers: list[Header], body: bytes) -> None:
+        """A whole response."""
+        length = (b"content-length", str(len(body)).encode())
+        cycle = self._cycle
+        cycle.transport.write(cycle.head(status, [JSON, length, *headers]) + body)
+        cycle.complete()
