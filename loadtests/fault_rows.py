@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import aiohttp
+
 from loadtests.client import Question, ask
 from loadtests.fleet import MODEL, Fleet
 from loadtests.trial import Act, Load, Trial, nothing
@@ -12,6 +14,8 @@ PROBE_INTERVAL_S = 5.0
 OUT_WITHIN_S = 3.0
 BACK_WITHIN_S = 15.0
 GONE_WITHIN_S = 0.2
+IN_FLIGHT_METRIC = "graceway_replica_in_flight"
+BREAKER_METRIC = "graceway_breaker_open"
 
 
 async def _nothing_more(fleet: Fleet) -> list[str]:
@@ -108,9 +112,24 @@ async def _all_leave(fleet: Fleet) -> list[str]:
     await asyncio.sleep(GONE_WITHIN_S)
     stats = [await engine.stats() for engine in fleet.engines() if engine.is_running]
     running = sum(one["running"] + one["waiting"] for one in stats)
-    aborted = sum(one["aborted"] for one in stats)
     found = [f"{running} still running {GONE_WITHIN_S:g} s after all had left"] if running else []
-    return found if aborted else [*found, "no replica saw a client leave"]
+    if not any(one["aborted"] for one in stats):
+        found.append("no replica saw a client leave")
+    if counted := sum(await front_metric(fleet, IN_FLIGHT_METRIC)):
+        found.append(f"the gateway still counts {counted:g} in flight")
+    return found
+
+
+async def _no_open_breaker(fleet: Fleet) -> list[str]:
+    opened = sum(await front_metric(fleet, BREAKER_METRIC))
+    return ["a breaker is open"] if opened else []
+
+
+async def front_metric(fleet: Fleet, name: str) -> list[float]:
+    """A metric's values at the front, over all labels; none where the front has no such metric."""
+    async with aiohttp.ClientSession() as http, http.get(f"{fleet.urls[0]}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name}{{", f"{name} "))]
 
 
 ROWS = (
@@ -129,7 +148,7 @@ ROWS = (
     ),
     Row("all-500", _switch("error", status=500)),
     Row("half-500", _switch("error", status=500, share=0.5)),
-    Row("all-503", _switch("error", status=503)),
+    Row("all-503", _switch("error", status=503), after=_no_open_breaker),
     Row("wrong", _switch("wrong"), None, judge=_quarantined),
     Row("hang-up", nothing, leaving_share=0.5, after=_all_leave),
     Row("silent", _switch("hang", after_tokens=20), 0.99, max_gap_s=1.0),

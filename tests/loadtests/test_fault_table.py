@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from loadtests.client import Question, Record
-from loadtests.fault_rows import ROWS, Row
+from loadtests.fault_rows import BREAKER_METRIC, IN_FLIGHT_METRIC, ROWS, Row, front_metric
 from loadtests.fault_table import run_row
 from loadtests.fleet import Plan, running
 from loadtests.kills import run_kills
@@ -90,6 +90,12 @@ async def test_graceway_keeps_its_row(name: str) -> None:
     result = await run_row(row, "graceway", rate_per_s=6.0, seed=3, fault_s=1.5)
     assert result.misses == []
     assert result.asked > 10
+
+
+async def test_the_metrics_that_rows_look_at_are_there() -> None:
+    async with running(Plan("graceway")) as fleet:
+        for name in (BREAKER_METRIC, IN_FLIGHT_METRIC):
+            assert await front_metric(fleet, name) == [0.0, 0.0, 0.0]
 
 
 async def test_kills_are_counted_and_lose_nothing() -> None:

@@ -23,13 +23,13 @@ def test_any_text_survives_its_ids(text: str) -> None:
     assert decode(encode(text)) == text
 
 
-@pytest.mark.parametrize("messages", QUESTIONS)
-def test_generated_ids_survive_their_text(messages: list[dict[str, object]]) -> None:
-    answer = expected_answer(messages, 200, ignore_eos=True)
-    ids = list(answer.ids)
-    if ids[-1] in LEADS:
-        ids.pop()
-    assert encode(answer.text) == ids
+def test_generated_ids_survive_their_text() -> None:
+    for messages in QUESTIONS:
+        answer = expected_answer(messages, 200, ignore_eos=True)
+        ids = list(answer.ids)
+        if ids[-1] in LEADS:
+            ids.pop()
+        assert encode(answer.text) == ids
 
 
 @pytest.mark.parametrize("cut", [1, 2, 7, 30, 59])
