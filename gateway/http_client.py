@@ -208,6 +208,9 @@ class Connection(asyncio.Protocol):
             try:
                 self._deliver(sink)
                 while self._sink_waits_for is None and not self._is_enough:
+                    if self._failed is not None:
+                        # The sink's own objection counts even when the body's end came in the same read.
+                        raise self._failed
                     if self._is_complete and not self._body:
                         return
                     await self._wait()
