@@ -9,6 +9,8 @@ FACTOR = 3.0
 GAP_FLOOR_S = 0.03
 TTFT_FLOOR_S = 0.25
 """Differences below these are noise, whatever the factor."""
+MAX_DOUBLINGS = 32
+"""More than any cap needs; without it, what stays ill for hours ends in a float that overflows."""
 
 
 def slowest(latency_s: Mapping[str, float], floor_s: float, already_out: int, max_share: float) -> str | None:
@@ -23,4 +25,5 @@ def slowest(latency_s: Mapping[str, float], floor_s: float, already_out: int, ma
 
 def ejection_s(times: int, base_s: float, max_s: float, rng: Random) -> float:
     """How long the `times`-th ejection in a row lasts at least: doubling, capped, with up to a quarter of jitter."""
-    return min(base_s * 2.0 ** max(times - 1, 0), max_s) * (1.0 + rng.random() / 4)
+    doublings = min(max(times - 1, 0), MAX_DOUBLINGS)
+    return min(base_s * 2.0**doublings, max_s) * (1.0 + rng.random() / 4)

@@ -9,7 +9,7 @@ _LOG_GROWTH = log(_GROWTH)
 
 
 class DurationQuantiles:
-    """Quantiles of durations between 0.5 ms and 20 min, each within 20 %. Half of the weight is forgotten every
+    """Quantiles of durations between 0.5 ms and 15 min, each within 20 %. Half of the weight is forgotten every
     `half_life` samples."""
 
     __slots__ = ("_counts", "_half_life", "_since_decay", "total")
