@@ -6,10 +6,10 @@ are one code path under one deadline and one budget.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from random import Random
 
 from gateway.policy.decision import Decision, Serve, Shed, ShedReason, Wait
 from gateway.policy.facts import RANK, Attempt, Facts, Seam
+from gateway.policy.rng import Rng
 from gateway.policy.route import Context, Route, candidates, context_of
 from gateway.policy.snapshot import Snapshot, TierView
 
@@ -41,7 +41,7 @@ def decide(
     snapshot: Snapshot,
     attempts: Sequence[Attempt],
     now: float,
-    rng: Random,
+    rng: Rng,
     route: Route,
     limits: Limits = Limits(),
 ) -> Decision:
@@ -64,7 +64,7 @@ def decide_seam(
     attempts: Sequence[Attempt],
     seam: Seam,
     now: float,
-    rng: Random,
+    rng: Rng,
     route: Route,
     limits: Limits = Limits(),
 ) -> Decision:
@@ -107,7 +107,7 @@ def _consider(
     snapshot: Snapshot,
     attempts: Sequence[Attempt],
     now: float,
-    rng: Random,
+    rng: Rng,
     route: Route,
     limits: Limits,
 ) -> Serve | Wait | Skip:

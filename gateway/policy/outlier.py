@@ -1,8 +1,9 @@
 """Which replicas stand out from their peers, and for how long they stay out (after Envoy's outlier detection)."""
 
 from collections.abc import Mapping
-from random import Random
 from statistics import median
+
+from gateway.policy.rng import Rng
 
 FACTOR = 3.0
 """A replica stands out when it is this many times slower than the median of the others."""
@@ -23,7 +24,7 @@ def slowest(latency_s: Mapping[str, float], floor_s: float, already_out: int, ma
     return worst if latency_s[worst] > FACTOR * peers + floor_s else None
 
 
-def ejection_s(times: int, base_s: float, max_s: float, rng: Random) -> float:
+def ejection_s(times: int, base_s: float, max_s: float, rng: Rng) -> float:
     """How long the `times`-th ejection in a row lasts at least: doubling, capped, with up to a quarter of jitter."""
     doublings = min(max(times - 1, 0), MAX_DOUBLINGS)
     return min(base_s * 2.0**doublings, max_s) * (1.0 + rng.random() / 4)

@@ -9,11 +9,11 @@ one by its name here or by import path.
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import cast
 
 from gateway.policy.facts import Attempt, Facts
 from gateway.policy.rendezvous import digest, ranked
+from gateway.policy.rng import Rng
 from gateway.policy.snapshot import ReplicaView, Snapshot, TierView
 
 CANDIDATES = 8
@@ -38,7 +38,7 @@ class Context:
 
 Filter = Callable[[ReplicaView, Context], bool]
 Scorer = Callable[[ReplicaView, Context], float]
-Picker = Callable[[Sequence[tuple[float, ReplicaView]], Random], ReplicaView]
+Picker = Callable[[Sequence[tuple[float, ReplicaView]], Rng], ReplicaView]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Route:
     scorers: tuple[tuple[Scorer, float], ...]
     picker: Picker
 
-    def pick(self, candidates: Sequence[ReplicaView], context: Context, rng: Random) -> ReplicaView | None:
+    def pick(self, candidates: Sequence[ReplicaView], context: Context, rng: Rng) -> ReplicaView | None:
         """The replica to use, or None when no candidate passes the filters."""
         passed = [r for r in candidates if all(accepts(r, context) for accepts in self.filters)]
         if len(passed) < 2:
@@ -98,18 +98,18 @@ def zone(replica: ReplicaView, context: Context) -> float:
     return float(bool(context.zone) and replica.zone == context.zone)
 
 
-def best(scored: Sequence[tuple[float, ReplicaView]], rng: Random) -> ReplicaView:
+def best(scored: Sequence[tuple[float, ReplicaView]], rng: Rng) -> ReplicaView:
     """The highest score; among equals a random one, so that gateways do not all choose alike."""
     top = max(score for score, _ in scored)
     return rng.choice([replica for score, replica in scored if score >= top - 1e-9])
 
 
-def power_of_two(scored: Sequence[tuple[float, ReplicaView]], rng: Random) -> ReplicaView:
+def power_of_two(scored: Sequence[tuple[float, ReplicaView]], rng: Rng) -> ReplicaView:
     """The better of two random ones."""
     return best(rng.sample(list(scored), min(2, len(scored))), rng)
 
 
-def candidates(context: Context, rng: Random) -> Sequence[ReplicaView]:
+def candidates(context: Context, rng: Rng) -> Sequence[ReplicaView]:
     """At most `CANDIDATES` random replicas, and those that the session prefers."""
     routable = context.tier.routable
     if len(routable) <= CANDIDATES:
