@@ -86,6 +86,7 @@ class _Served:
         self.pipeline.route = route_of(spec.routing.filters, spec.routing.scorers, spec.routing.picker)
         self.pipeline.limits = Limits(spec.retry.max_attempts)
         self.pipeline.request_timeout_s = spec.request_timeout_s
+        self.pipeline.may_hedge = spec.retry.hedge
 
 
 class Gateway:

@@ -265,10 +265,12 @@ class Fleet:
             tier.changed()
         return Permit(tier, replica, pass_, now)
 
-    async def wait(self, tier_name: str, facts: Facts, replica: str, until: float) -> None:
-        """Waits for a place in the tier (on `replica`, when named), or until `until`; then decide again."""
+    async def wait(
+        self, tier_name: str, facts: Facts, replica: str, tried: frozenset[str], until: float
+    ) -> None:
+        """Waits for a place in the tier (on `replica`, when named; on none of `tried`), or until `until`; then decide again."""
         tier = self.tiers[tier_name]
-        await tier.room.wait(RANK[facts.priority], facts.deadline, replica, until)
+        await tier.room.wait(RANK[facts.priority], facts.deadline, replica, until, tried)
 
 
 def static_places(spec: TierSpec) -> dict[str, Place]:

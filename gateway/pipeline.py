@@ -16,6 +16,7 @@ from gateway.detokenize import detokenize
 from gateway.dispatch import Exchange, Patience, PushedBack, Rejected, Take, TokenIdsRefused, outcome_of
 from gateway.errors import BadRequest, broken_json
 from gateway.fleet import Fleet, Permit, Replica, Stream
+from gateway.hedge import LOST, Race
 from gateway.http_client import ExchangeFailed
 from gateway.journal import Journal, Leg
 from gateway.legs import CannotContinue, Target, first_leg, is_streamed_inside, next_leg
@@ -23,6 +24,7 @@ from gateway.own_answer import frames_of, whole_of
 from gateway.policy.decide import Limits, decide, decide_seam
 from gateway.policy.decision import Decision, Serve, Shed, Wait
 from gateway.policy.facts import Attempt, Facts, Seam
+from gateway.policy.patience import hedge_after_s
 from gateway.policy.retry_budget import RetryBudget
 from gateway.policy.route import Route
 from gateway.reply import Reply, Served
@@ -52,10 +54,18 @@ class Course:
     """Whether the client has a status."""
     ttft_s: float = 0.0
     """Of the last attempt, from sending to the first token."""
+    race: Race | None = None
+    """Set while a second prefill may run beside this one."""
 
     @property
     def has_tokens(self) -> bool:
         return self.journal.has_started
+
+    def take_over(self, lane: "Course") -> None:
+        """Goes on from where a lane of a race ended."""
+        self.attempts.extend(lane.attempts)
+        self.journal, self.seam, self.first_tier = lane.journal, lane.seam, lane.first_tier
+        self.has_begun, self.ttft_s = lane.has_begun, lane.ttft_s
 
 
 @dataclass(slots=True)
@@ -75,6 +85,7 @@ class Pipeline:
     shares: TierShares
     rng: Random
     request_timeout_s: float
+    may_hedge: bool = False
 
     async def answer(self, request: Request, reply: Reply) -> None:
         """Answers, degrades or refuses one request.
@@ -135,16 +146,61 @@ class Pipeline:
             if not may_retry:
                 return Shed("no_replica", 1.0, "the stream broke and the retry budget is spent")
             return decide_seam(
-                course.facts, snapshot, course.attempts, course.seam, now, self.rng, self.route
+                course.facts, snapshot, course.attempts, course.seam, now, self.rng, self.route, self.limits
             )
         return decide(course.facts, snapshot, course.attempts, now, self.rng, self.route, self.limits)
 
     async def _wait(self, course: Course, decision: Wait, now: float) -> None:
-        await self.fleet.wait(decision.tier, course.facts, decision.replica, decision.until)
+        tried = frozenset(a.replica for a in course.attempts)
+        await self.fleet.wait(decision.tier, course.facts, decision.replica, tried, decision.until)
         waited_s = asyncio.get_running_loop().time() - now
         self.telemetry.time(self.telemetry.queue_s, waited_s, self.fleet.model, decision.tier)
 
     async def _attempt(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> bool:
+        """One attempt, or a race of two. True when the client has its answer; False when to decide again."""
+        may_hedge = self.may_hedge and course.seam is None and is_streamed_inside(course.request)
+        if may_hedge and not course.attempts:
+            return await self._race(course, decision, permit, reply)
+        return await self._try(course, decision, permit, reply)
+
+    async def _race(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> bool:
+        """An attempt that is joined by a second one when its first token is late; whoever has a token first goes on."""
+        tier = self.fleet.tiers[decision.tier]
+        race = Race()
+        lanes = [replace(course, journal=Journal(course.request), attempts=[], race=race)]
+        runs = [asyncio.ensure_future(self._try(lanes[0], decision, permit, reply))]
+        try:
+            await asyncio.wait(runs, timeout=hedge_after_s(tier.ttfts, tier.spec.slo.ttft_s))
+            second = None if runs[0].done() or race.winner else self._second(course, decision)
+            if second is not None:
+                lanes.append(replace(course, journal=Journal(course.request), attempts=[], race=race))
+                runs.append(asyncio.ensure_future(self._try(lanes[1], *second, reply)))
+            answered = await asyncio.gather(*runs)
+        finally:
+            # A client that leaves takes both with it.
+            for run in runs:
+                run.cancel()
+            await asyncio.gather(*runs, return_exceptions=True)
+        for lane in sorted(lanes, key=lambda lane: lane.has_tokens):
+            course.take_over(lane)
+        return any(answered)
+
+    def _second(self, course: Course, decision: Serve) -> tuple[Serve, Permit] | None:
+        """Another replica of the same tier with a free slot, if the budget allows it, and a permit for it."""
+        assert decision.replica is not None
+        now = asyncio.get_running_loop().time()
+        snapshot = self.fleet.snapshot(now, self.budget.balance(now) >= 1.0, course.bindings)
+        tried = [Attempt(decision.tier, decision.replica.replica, "late")]
+        other = decide(course.facts, snapshot, tried, now, self.rng, self.route, self.limits)
+        if not isinstance(other, Serve) or other.replica is None or other.tier != decision.tier:
+            return None
+        permit = self.fleet.reserve(other.tier, other.replica, now)
+        if permit is None:
+            return None
+        self.budget.spend(now)
+        return other, permit
+
+    async def _try(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> bool:
         """One attempt on the reserved replica. True when the client has its answer; False when to decide again."""
         loop = asyncio.get_running_loop()
         outcome, result = Outcome.NEUTRAL, "abandoned"
@@ -156,6 +212,8 @@ class Pipeline:
             outcome, result = self._succeeded(course, decision, permit)
         except Rejected as rejected:
             result = "rejected"
+            if course.journal.leg.is_continuation:
+                return await self._cannot_go_on(course, reply)
             served = self._served(course, decision, permit.replica)
             await reply.whole(served, rejected.body, rejected.status)
             self._count(course, decision.tier, "rejected")
@@ -168,6 +226,16 @@ class Pipeline:
         finally:
             permit.settle(outcome, loop.time())
             self._count_attempt(course, decision, permit.replica, result, tokens_before)
+        return True
+
+    async def _cannot_go_on(self, course: Course, reply: Reply) -> bool:
+        """A replica found the continuation wrong, which the client never sent: begin anew, or end a stream that has begun."""
+        if not course.has_begun:
+            course.journal = Journal(course.request)
+            return False
+        await self._refuse(
+            course, Shed("no_replica", None, "a replica refused to go on with the answer"), reply
+        )
         return True
 
     async def _dispatch(self, course: Course, decision: Serve, replica: Replica, reply: Reply) -> None:
@@ -184,11 +252,21 @@ class Pipeline:
             leg = first_leg(course.request, self._target(decision.tier, replica))
         course.journal.begin(leg)
         async with Exchange(replica, leg, course.request, self._patience(course, decision.tier)) as exchange:
-            await exchange.start()
+            if course.race is not None:
+                course.race.enter(exchange)
+            await self._start(course, exchange)
             if not is_streamed_inside(course.request):
                 await reply.whole(served, await exchange.read_whole())
                 return
             await self._stream(course, served, replica, exchange, reply)
+
+    async def _start(self, course: Course, exchange: Exchange) -> None:
+        try:
+            await exchange.start()
+        except Rejected:
+            if course.race is not None:
+                course.race.win(exchange)
+            raise
 
     async def _next_leg(self, course: Course, tier: str, replica: Replica) -> Leg | None:
         """The leg that goes on with a broken answer; None to begin anew, as long as the client has nothing of it."""
@@ -296,6 +374,8 @@ class Pipeline:
     def _first_token(
         self, course: Course, tier: str, replica: Replica, exchange: Exchange, now: float
     ) -> None:
+        if course.race is not None:
+            course.race.win(exchange)
         exchange.first_token()
         ttft_s = now - exchange.sent_at
         replica.on_first_token(ttft_s)
@@ -343,6 +423,8 @@ class Pipeline:
         if course.journal.tokens > tokens_before:
             # It made progress, so this is a new incident: what failed before may be well again.
             course.attempts.clear()
+        if failed.failure == LOST:
+            return
         if isinstance(failed, TokenIdsRefused):
             replica.takes_token_ids = False
             return

@@ -19,11 +19,17 @@ class Slot(Protocol):
 
 
 class _Waiter:
-    __slots__ = ("future", "key", "promised", "wants")
+    __slots__ = ("future", "key", "promised", "shuns", "wants")
 
-    def __init__(self, key: tuple[int, float, int], wants: str, future: asyncio.Future[None]) -> None:
-        self.key, self.wants, self.future = key, wants, future
+    def __init__(
+        self, key: tuple[int, float, int], wants: str, shuns: frozenset[str], future: asyncio.Future[None]
+    ) -> None:
+        self.key, self.wants, self.shuns, self.future = key, wants, shuns, future
         self.promised: Slot | None = None
+
+    def can_use(self, slot: Slot) -> bool:
+        """Whether the slot would do. One that has been woken decides by itself: what it was promised could be left lying."""
+        return self.wants in ("", slot.replica) and slot.replica not in self.shuns and not self.future.done()
 
     def __lt__(self, other: "_Waiter") -> bool:
         return self.key < other.key
@@ -50,10 +56,17 @@ class WaitingRoom:
         critical, standard, sheddable = self._counts
         return critical, critical + standard, critical + standard + sheddable
 
-    async def wait(self, rank: int, deadline: float, wants: str, until: float) -> None:
-        """Waits for a promise, a poke, or `until` (monotonic seconds). `wants` names the one replica that will do, or is empty."""
+    async def wait(
+        self, rank: int, deadline: float, wants: str, until: float, shuns: frozenset[str] = frozenset()
+    ) -> None:
+        """Waits for a promise, a poke, or `until` (monotonic seconds).
+
+        Args:
+            wants: the one replica that will do, or empty.
+            shuns: replicas that will not do.
+        """
         loop = asyncio.get_running_loop()
-        waiter = _Waiter((rank, deadline, next(self._sequence)), wants, loop.create_future())
+        waiter = _Waiter((rank, deadline, next(self._sequence)), wants, shuns, loop.create_future())
         insort(self._waiters, waiter)
         self._counts[rank] += 1
         timer = loop.call_at(until, _wake, waiter.future)
@@ -84,7 +97,7 @@ class WaitingRoom:
     def offer(self, slot: Slot, is_usable: bool) -> None:
         """Promises the free places of a replica to those who wait."""
         while is_usable and self._waiters and (slot.slots is None or slot.in_flight < slot.slots):
-            waiter = next((w for w in self._waiters if w.wants in ("", slot.replica)), None)
+            waiter = next((w for w in self._waiters if w.can_use(slot)), None)
             if waiter is None:
                 return
             self._withdraw(waiter)

@@ -6,6 +6,7 @@ MIN_GAP_S = 0.3
 GAP_FACTOR = 3.0
 FIRST_TOKEN_FACTOR = 4.0
 MIN_SAMPLES = 20
+MIN_HEDGE_S = 0.02
 
 
 def gap_patience_s(gaps: DurationQuantiles, itl_slo_s: float, prefill_s: float) -> float:
@@ -24,3 +25,9 @@ def first_token_patience_s(ttfts: DurationQuantiles, ttft_slo_s: float) -> float
     if p99 is None:
         return ttft_slo_s
     return min(max(MIN_GAP_S, FIRST_TOKEN_FACTOR * p99), ttft_slo_s)
+
+
+def hedge_after_s(ttfts: DurationQuantiles, ttft_slo_s: float) -> float:
+    """Silence after which a second prefill is worth its cost (Dean and Barroso, The tail at scale): the tier's p95."""
+    p95 = ttfts.quantile(0.95) if ttfts.total >= MIN_SAMPLES else None
+    return ttft_slo_s / 2 if p95 is None else max(p95, MIN_HEDGE_S)
