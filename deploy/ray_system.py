@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
 import ray
 from ray import serve
 from ray.serve.schema import LoggingConfig
@@ -21,6 +22,8 @@ from deploy.serve_app import APPLICATION, application
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """No data goes through Ray's object store, so it gets about the least that Ray accepts."""
+
+_LOOK_S = 1.0
 
 
 def main(arguments: list[str]) -> int:
@@ -35,7 +38,9 @@ def main(arguments: list[str]) -> int:
     _say(home, "serve")
     _deploy(config, store_url)
     _say(home, "deployed")
-    _wait(path, store_url)
+    if not _wait(path, store_url, _servers()):
+        sys.stderr.write("one of Ray's own servers ended\n")
+        return 1
     serve.shutdown()
     ray.shutdown()
     return 0
@@ -71,12 +76,30 @@ def _deploy(config: Config, store_url: str) -> None:
     serve.run_many([target], wait_for_applications_running=False)
 
 
-def _wait(path: Path, store_url: str) -> None:
-    """Until SIGTERM; each SIGHUP deploys the config anew, by which Serve changes only what differs."""
+def _servers() -> list[psutil.Process]:
+    """Those of Ray's processes without which it is lost, and which it does not replace; none when it is joined."""
+    children = psutil.Process().children()
+    return [process for process in children if process.name() in ("raylet", "gcs_server")]
+
+
+def _wait(path: Path, store_url: str, servers: list[psutil.Process]) -> bool:
+    """Until SIGTERM (then True), or until one of Ray's servers is gone; each SIGHUP deploys the config anew,
+    by which Serve changes only what differs.
+    """
     signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    while signal.sigwait(signals) == signal.SIGHUP:
+    while all(_runs(server) for server in servers):
+        received = signal.sigtimedwait(signals, _LOOK_S)
+        if received is None:
+            continue
+        if received.si_signo != signal.SIGHUP:
+            return True
         _deploy(load_config(path), store_url)
+    return False
+
+
+def _runs(process: psutil.Process) -> bool:
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
 
 
 def _say(home: Path, phase: str) -> None:

@@ -1,18 +1,15 @@
 """`graceway up`: the whole system, followed until it is ready and ended without a trace.
 
-This process stays small. It keeps the embedded state store and one guarded child, which runs Ray; everything else
-descends from that child, so the guard ends all of it whatever happens to any process, this one included.
+This process stays small. It keeps the embedded state store and Ray's process, tells what happens, and starts Ray
+again if a system that was ready loses it.
 """
 
 import asyncio
 import json
 import logging
 import os
-import secrets
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -21,13 +18,11 @@ from typing import Any
 
 import aiohttp
 
-from deploy import handover
 from deploy.compose import store_address
 from deploy.config import Config, ConfigError, load_config
-from deploy.haproxy import haproxy_environment
-from deploy.http_server import free_ports, is_taken
+from deploy.http_server import is_taken
 from deploy.progress import Progress, ready_lines
-from state_store.child_process import ChildProcess
+from deploy.ray_child import RayChild
 from state_store.open import open_state_store
 from state_store.protocol import StateStore, StateStoreUnavailable
 from state_store.records import REPLICAS, ReplicaRecord
@@ -35,12 +30,8 @@ from state_store.records import REPLICAS, ReplicaRecord
 EXIT_FAILED = 1
 EXIT_WRONG_CONFIG = 2
 EXIT_NO_PORT = 4
-_LOOK_S = 0.25
-_LONGEST_TEMP = 14
-_TAKE_DOWN_S = 20.0
-_GUARD_GRACE_S = 5.0
-_PORTS = ("RAY_SERVE_FALLBACK_PROXY_HTTP_PORT", "DASHBOARD_METRIC_PORT", "AUTOSCALER_METRIC_PORT")
-"""Of servers that nobody asks here but that would collide with those of another Ray on this machine."""
+_LOOK_WHILE_STARTING_S = 0.25
+_LOOK_WHEN_READY_S = 1.0
 _PHASES = {
     "ray": "Ray runs",
     "serve": "Ray Serve and its HAProxy run",
@@ -66,11 +57,9 @@ def _refusal(config: Config) -> str | None:
         return "`graceway up` needs a port: set server.port"
     if config.state_store.url == "memory" and config.managed_tiers():
         return "state_store 'memory' is not shared between processes: use embedded or redis://HOST:PORT"
-    if missing := _missing_models(config):
-        return "\n".join(missing)
     if config.state_store.url == "embedded" and os.environ.get("RAY_ADDRESS"):
         return "an embedded state store serves one machine: with RAY_ADDRESS, use redis://HOST:PORT"
-    return None
+    return "\n".join(_missing_models(config)) or None
 
 
 def _missing_models(config: Config) -> list[str]:
@@ -89,30 +78,27 @@ class _System:
 
     def __init__(self, path: Path, config: Config) -> None:
         self._path = path
+        self._text = path.read_text(encoding="utf-8")
         self._config = config
-        self._progress = Progress(config)
         self._started = time.monotonic()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._phases_told = 0
+        self._ray: RayChild | None = None
 
     async def run(self) -> int:
-        self._take_signals()
-        home = _new_home()
-        try:
-            async with store_address(self._config) as store_url:
-                self._say(
-                    "state store: " + ("embedded Redis runs" if "unix://" in store_url else "as configured")
-                )
-                return await self._run_ray(home, store_url)
-        finally:
-            shutil.rmtree(home, ignore_errors=True)
-            self._say("ended; nothing is left running")
-
-    def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self._on_stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        try:
+            async with store_address(self._config) as store_url:
+                embedded = self._config.state_store.url == "embedded"
+                self._say("state store: " + ("embedded Redis runs" if embedded else "as configured"))
+                while await self._run_ray(store_url) and not self._stop.is_set():
+                    self._say("starting again")
+                return 0 if self._stop.is_set() else EXIT_FAILED
+        finally:
+            self._say("ended; nothing is left running")
 
     def _on_stop(self) -> None:
         if self._stop.is_set():
@@ -121,75 +107,54 @@ class _System:
             self._say("ending: replicas, gateway, Ray and the state store; again to hurry")
         self._stop.set()
 
-    async def _run_ray(self, home: Path, store_url: str) -> int:
-        copy, log = home / "config.yaml", home / "system.log"
-        shutil.copyfile(self._path, copy)
-        (home / "tmp").mkdir()
-        self._say("starting Ray" if not os.environ.get("RAY_ADDRESS") else "joining Ray at RAY_ADDRESS")
-        child = await ChildProcess.start(
-            [sys.executable, "-m", "deploy.ray_system", str(copy), str(home)],
-            env=_environment(self._path, self._config, home, store_url),
-            log_path=log,
-            grace_s=_GUARD_GRACE_S,
-        )
+    async def _run_ray(self, store_url: str) -> bool:
+        """One Ray from start to end; whether, having lost it, another one is worth a try."""
+        address = os.environ.get("RAY_ADDRESS")
+        self._say(f"joining Ray at {address}" if address else "starting Ray")
+        self._ray = await RayChild.start(self._path, self._text, self._config, store_url)
+        progress = Progress(self._config)
         try:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload, copy, child)
-            await self._follow(home, store_url, child)
-            if not child.has_exited:
-                return 0
-            self._say("Ray ended by itself. Its last words:")
-            sys.stderr.write(_tail(log))
-            return EXIT_FAILED
+            await self._follow(self._ray, progress, store_url)
+            if self._ray.has_exited:
+                self._say("Ray's process ended by itself. Its last words:")
+                sys.stderr.write(self._ray.last_words() + "\n")
         finally:
-            await self._take_down(home, child)
+            await self._ray.take_down(self._hurry)
+        return progress.is_ready
 
-    async def _follow(self, home: Path, store_url: str, child: ChildProcess) -> None:
+    async def _follow(self, ray: RayChild, progress: Progress, store_url: str) -> None:
         """Tells what happens, until the system is asked to end or ends by itself."""
         url = f"http://{_reachable(self._config.server.host)}:{self._config.server.port}"
         store = open_state_store(store_url, timeout_s=1.0)
+        told: list[str] = []
         async with _http() as http:
-            while not self._stop.is_set() and not child.has_exited:
-                self._tell_phases(home)
-                self._tell(self._progress.of_replicas(self._now_s(), await _records(store)))
-                was_ready = self._progress.is_ready
-                self._tell(self._progress.of_status(await _status(http, url)))
-                if self._progress.is_ready and not was_ready:
+            while not self._stop.is_set() and not ray.has_exited:
+                phases = ray.phases()
+                self._tell(_PHASES.get(phase, phase) for phase in phases[len(told) :])
+                told = phases
+                self._tell(progress.of_replicas(self._now_s(), await _records(store)))
+                was_ready = progress.is_ready
+                self._tell(progress.of_status(await _status(http, url)))
+                if progress.is_ready and not was_ready:
                     _print(ready_lines(self._config, url))
+                look_s = _LOOK_WHEN_READY_S if progress.is_ready else _LOOK_WHILE_STARTING_S
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), _LOOK_S if not was_ready else 4 * _LOOK_S)
+                    await asyncio.wait_for(self._stop.wait(), look_s)
         await store.close()
 
-    def _reload(self, copy: Path, child: ChildProcess) -> None:
+    def _reload(self) -> None:
         try:
             config = load_config(self._path)
-        except ConfigError as error:
+            text = self._path.read_text(encoding="utf-8")
+        except (ConfigError, OSError) as error:
             sys.stderr.write(f"the config is refused, the one before stays in force:\n{error}\n")
             return
         if config.server != self._config.server or config.state_store != self._config.state_store:
             self._say("a change of 'server' or 'state_store' needs a restart; the rest is taken over")
-        temporary = copy.with_suffix(".new")
-        shutil.copyfile(self._path, temporary)
-        temporary.replace(copy)
-        with suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGHUP)
+        self._text = text
+        if self._ray is not None:
+            self._ray.take_over(text)
         self._say(f"{self._path} is taken over")
-
-    async def _take_down(self, home: Path, child: ChildProcess) -> None:
-        """In good order when the system was up, at once when it was not or the operator is in a hurry."""
-        if "deployed" in _phases(home) and not child.has_exited:
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGTERM)
-            gone, hurry = asyncio.ensure_future(child.gone()), asyncio.ensure_future(self._hurry.wait())
-            await asyncio.wait({gone, hurry}, timeout=_TAKE_DOWN_S, return_when=asyncio.FIRST_COMPLETED)
-            gone.cancel()
-            hurry.cancel()
-        await child.stop()
-
-    def _tell_phases(self, home: Path) -> None:
-        phases = _phases(home)
-        for phase in phases[self._phases_told :]:
-            self._say(_PHASES.get(phase, phase))
-        self._phases_told = len(phases)
 
     def _tell(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -200,44 +165,6 @@ class _System:
 
     def _say(self, line: str) -> None:
         _print([f"[{self._now_s():5.1f} s] {line}"])
-
-
-def _new_home() -> Path:
-    """A private folder with a short path: below it lie sockets, whose paths HAProxy bounds at 97 bytes."""
-    usual = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="gw-", dir=usual if len(usual) <= _LONGEST_TEMP else "/tmp"))
-
-
-def _environment(path: Path, config: Config, home: Path, store_url: str) -> dict[str, str]:
-    """Of the guarded child, and so of all that it starts here: Ray, Serve, HAProxy, every engine."""
-    joined = bool(os.environ.get("RAY_ADDRESS"))
-    return {
-        # Where bytecode may not be kept, each of a dozen processes compiles all of Ray, and vLLM's all of torch.
-        **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
-        handover.STORE_URL: store_url,
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "1",
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deploy.ingress.middlewares",
-        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        **({} if joined else _environment_of_own_ray(path, config, home)),
-    }
-
-
-def _environment_of_own_ray(path: Path, config: Config, home: Path) -> dict[str, str]:
-    """Keeps a Ray of our own to this machine and its files to `home`, so that several can run side by side."""
-    return {
-        **haproxy_environment(home, config.server.host, config.server.port, config.request_timeout_s + 30.0),
-        "TMPDIR": str(home / "tmp"),
-        handover.CONFIG: str(path.absolute()),
-        handover.PID: str(os.getpid()),
-        # Ray's servers then listen on loopback only. The name is of the systems where that is the default.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        **dict(zip(_PORTS, map(str, free_ports(len(_PORTS))), strict=True)),
-    }
 
 
 async def _records(store: StateStore) -> dict[str, ReplicaRecord]:
@@ -265,25 +192,11 @@ async def _http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-def _phases(home: Path) -> list[str]:
-    try:
-        return (home / "phases").read_text().split()
-    except FileNotFoundError:
-        return []
-
-
 def _reachable(host: str) -> str:
     """An address by which this machine reaches a server that listens on `host`."""
     if host in ("0.0.0.0", "::"):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
-
-
-def _tail(log: Path) -> str:
-    try:
-        return log.read_text(errors="replace")[-3000:]
-    except FileNotFoundError:
-        return ""
 
 
 def _print(lines: Iterable[str]) -> None:

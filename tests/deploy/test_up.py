@@ -1,5 +1,6 @@
 """`graceway up` on real parts: Ray Serve with HAProxy, vLLM, llama.cpp, Redis. One system serves the whole module."""
 
+import http.client
 import json
 import re
 import signal
@@ -325,14 +326,30 @@ def test_ctrl_c_twice_while_it_starts_leaves_nothing(after: str, tmp_path: Path)
     assert_nothing_is_left(processes, [port])
 
 
-def test_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
+def test_what_dies_is_replaced_and_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
     port = free_port()
     with System(write_config(tmp_path, port, CANNED), port) as system:
         system.wait_for("^ready ", 120.0)
+        for name in ("redis-server", "ray::ServeReplica:graceway:gateway", "haproxy"):
+            [victim] = [p for p in system.descendants() if p.name() == name[:15] or p.cmdline()[:1] == [name]]
+            victim.kill()
+            until(lambda: answers(system), 30.0, lambda name=name: name)
+        [raylet] = [p for p in system.descendants() if p.name() == "raylet"]
+        raylet.kill()
+        system.wait_for("starting again", 60.0)
+        until(lambda: answers(system), 120.0, lambda: "\n".join(system.lines))
         processes = system.descendants()
         system.process.kill()
     assert psutil.wait_procs(processes, timeout=20)[1] == []
     assert_nothing_is_left(processes, [port])
+
+
+def answers(system: System) -> bool:
+    try:
+        system.ask()
+    except (OSError, http.client.HTTPException):
+        return False
+    return True
 
 
 def test_up_refuses_what_it_can_not_run(tmp_path: Path) -> None:
