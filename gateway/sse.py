@@ -10,10 +10,10 @@ class EventTooLarge(ValueError):  # noqa: N818
 class EventSplitter:
     """Collects bytes and yields the data of whole events. Comments, names and ids are dropped; OpenAI's API has none."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_held", "_rest")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._held = self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of each event that `data` completes, without `data: ` and line ends.
@@ -21,15 +21,19 @@ class EventSplitter:
         Raises:
             EventTooLarge: an unfinished event is larger than 4 MiB.
         """
+        if self._held or b"\r" in data:
+            data = self._lines(data)
         data = self._rest + data if self._rest else data
-        if b"\r" in data:
-            # A CR at the very end may be half of a CRLF: it waits for its LF.
-            held = b"\r" if data.endswith(b"\r") else b""
-            data = data.removesuffix(b"\r").replace(b"\r\n", b"\n") + held
         *events, self._rest = data.split(b"\n\n")
         if len(self._rest) > MAX_EVENT_BYTES:
             raise EventTooLarge(f"an event of more than {MAX_EVENT_BYTES} bytes")
         return [payload for event in events if (payload := _data_of(event))]
+
+    def _lines(self, data: bytes) -> bytes:
+        """With LF for CRLF. A CR at the very end may be half of one: it waits for its LF."""
+        data = self._held + data
+        self._held = b"\r" if data.endswith(b"\r") else b""
+        return data.removesuffix(b"\r").replace(b"\r\n", b"\n")
 
 
 def _data_of(event: bytes) -> bytes:

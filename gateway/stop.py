@@ -1,10 +1,13 @@
 """Stop strings across a seam: what ends an answer may begin before a break and end after it."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 
 class StopMatcher:
     """Finds the first stop string in a text that comes in pieces, as an engine does: text that may yet become one is held.
+
+    As in vLLM, the one that is complete first counts; of those that end together, the first in the list.
 
     Args:
         stops: the stop strings, none empty.
@@ -29,15 +32,24 @@ class StopMatcher:
             return ""
         text = self._held + text
         window = self._before + text
-        found = [(at, s) for s in self._stops if (at := window.find(s)) >= 0]
-        if found:
-            at, self.hit = min(found)
-            end = at + (len(self.hit) if self._include else 0) - len(self._before)
-            return text[: max(end, 0)]
+        if (end := self._find(window)) is not None and self.hit is not None:
+            kept = end if self._include else end - len(self.hit)
+            return text[: max(kept - len(self._before), 0)]
         keep = min(self._maybe_begun(window), len(text))
         certain, self._held = text[: len(text) - keep], text[len(text) - keep :]
         self._before = (self._before + certain)[-self._reach :] if self._reach else ""
         return certain
+
+    def _find(self, window: str) -> int | None:
+        """Where the first stop string ends. One that lies wholly in what was told is no hit: `min_tokens` let it pass."""
+        told = len(self._before)
+        found = [
+            (at + len(s), s) for s in self._stops if (at := window.find(s, max(0, told + 1 - len(s)))) >= 0
+        ]
+        if not found:
+            return None
+        end, self.hit = min(found, key=itemgetter(0))
+        return end
 
     def _maybe_begun(self, window: str) -> int:
         """How many characters at the end could be the start of a stop string."""
