@@ -1,0 +1,54 @@
+"""An upstream that says exactly the bytes it is told, in exactly these pieces."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+MODELS = b'{"object":"list","data":[{"id":"m","object":"model"}]}'
+
+
+class Scripted:
+    """Answers the next generation requests with `pieces`, one write each."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.pieces: Sequence[bytes] = ()
+        self.requests = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await self._serve(reader, writer)
+        writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            (int(h[15:]) for h in head.lower().split(b"\r\n") if h.startswith(b"content-length:")), 0
+        )
+        await reader.readexactly(length)
+        if not head.startswith(b"POST"):
+            body = MODELS if b"/v1/models" in head.split(b"\r\n")[0] else b"{}"
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+            )
+            await writer.drain()
+            return
+        self.requests += 1
+        pieces = self.pieces
+        writer.write(HEAD)
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            if len(pieces) > 1:
+                await asyncio.sleep(0.0003)
+
+
+@asynccontextmanager
+async def scripted() -> AsyncIterator[Scripted]:
+    upstream = Scripted()
+    server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    upstream.url = f"http://{host}:{port}"
+    async with server:
+        yield upstream
