@@ -32,7 +32,8 @@ class StopMatcher:
             return ""
         text = self._held + text
         window = self._before + text
-        if (end := self._find(window)) is not None and self.hit is not None:
+        if (found := self._find(window)) is not None:
+            end, self.hit = found
             kept = end if self._include else end - len(self.hit)
             return text[: max(kept - len(self._before), 0)]
         keep = min(self._maybe_begun(window), len(text))
@@ -40,16 +41,13 @@ class StopMatcher:
         self._before = (self._before + certain)[-self._reach :] if self._reach else ""
         return certain
 
-    def _find(self, window: str) -> int | None:
-        """Where the first stop string ends. One that lies wholly in what was told is no hit: `min_tokens` let it pass."""
+    def _find(self, window: str) -> tuple[int, str] | None:
+        """The first stop string and where it ends. One that lies wholly in what was told is no hit: `min_tokens` let it pass."""
         told = len(self._before)
         found = [
             (at + len(s), s) for s in self._stops if (at := window.find(s, max(0, told + 1 - len(s)))) >= 0
         ]
-        if not found:
-            return None
-        end, self.hit = min(found, key=itemgetter(0))
-        return end
+        return min(found, key=itemgetter(0), default=None)
 
     def _maybe_begun(self, window: str) -> int:
         """How many characters at the end could be the start of a stop string."""
