@@ -8,6 +8,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 
 import orjson
@@ -17,6 +18,8 @@ from state_store.protocol import StateStore, StateStoreUnavailable
 TTL_S = 3600.0
 FRESH_S = 5.0
 """How long a gateway trusts its own copy before it asks the store again."""
+RENEW_S = TTL_S / 4
+"""How old a binding gets in the store before the session's next turn renews it."""
 KNOWN_SESSIONS = 100_000
 
 _NONE: Mapping[str, str] = {}
@@ -26,6 +29,10 @@ _NONE: Mapping[str, str] = {}
 class _Known:
     as_of: float
     replicas: dict[str, str] = field(default_factory=dict)
+    is_stored: bool = False
+    """Whether the store has a binding of the session, as far as this gateway knows."""
+    written_at: float = -inf
+    """When this gateway last wrote it there."""
 
 
 class Sessions:
@@ -56,38 +63,49 @@ class Sessions:
             return known.replicas if known is not None else _NONE
         replicas = _bindings(raw)
         if replicas or known is None:
-            return self._remember(session, replicas).replicas
+            written_at = known.written_at if known is not None else -inf
+            return self._remember(session, _Known(monotonic(), replicas, bool(replicas), written_at)).replicas
         # The store was emptied: what this gateway knows is put back by the next turn's `bind`.
+        known.is_stored, known.written_at = False, -inf
         return known.replicas
 
-    def _remember(self, session: str, replicas: dict[str, str]) -> _Known:
-        known = self._known[session] = _Known(monotonic(), replicas)
+    def _remember(self, session: str, known: _Known) -> _Known:
+        self._known[session] = known
         self._known.move_to_end(session)
         while len(self._known) > KNOWN_SESSIONS:
             self._known.popitem(last=False)
         return known
 
     def bind(self, session: str, tier: str, replica: str, is_lost: bool) -> None:
-        """Pins the session to a replica that served it, when it had none in this tier or that one `is_lost`."""
+        """Pins the session to a replica that served it, when it had none in this tier or that one `is_lost`.
+
+        A binding that the store has lost, never got or will soon forget is written again.
+        """
         if not session:
             return
-        known = self._known.get(session) or self._remember(session, {})
-        is_new = not known.replicas
-        if known.replicas.get(tier) == replica or (tier in known.replicas and not is_lost):
+        now = monotonic()
+        known = self._known.get(session) or self._remember(session, _Known(now))
+        bound = known.replicas.get(tier)
+        if bound is None or (is_lost and bound != replica):
+            known.replicas = {**known.replicas, tier: replica}
+        elif now - known.written_at < RENEW_S:
             return
-        known.replicas = {**known.replicas, tier: replica}
-        task = asyncio.get_running_loop().create_task(self._write(session, known.replicas, is_new))
+        only_if_absent = not known.is_stored
+        known.is_stored, known.written_at = True, now
+        task = asyncio.get_running_loop().create_task(self._write(session, known, only_if_absent))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
-    async def _write(self, session: str, replicas: Mapping[str, str], is_new: bool) -> None:
+    async def _write(self, session: str, known: _Known, only_if_absent: bool) -> None:
         try:
-            raw = orjson.dumps(replicas)
-            if not await self._store.put(self._group, session, raw, ttl_s=TTL_S, only_if_absent=is_new):
+            raw = orjson.dumps(known.replicas)
+            if not await self._store.put(
+                self._group, session, raw, ttl_s=TTL_S, only_if_absent=only_if_absent
+            ):
                 # Another gateway was first: its binding is the one.
                 self._known.pop(session, None)
         except StateStoreUnavailable:
-            return
+            known.is_stored, known.written_at = False, -inf
 
     async def close(self) -> None:
         """Waits for writes that are under way."""
