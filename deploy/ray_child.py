@@ -123,6 +123,8 @@ def _environment(path: Path, config: Config, home: Path, store_url: str) -> dict
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deploy.ingress.middlewares",
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+        # Three times this, and Serve gives up its HAProxy before it has started: a busy machine takes its time.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
         # A dead HAProxy is replaced after three of these.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "0.3",
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -8,11 +8,14 @@ SIGTERM takes the application down in good order and ends the process.
 import os
 import signal
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import ray
 from ray import serve
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.schema import LoggingConfig
 
 from deploy import handover
@@ -24,6 +27,7 @@ OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """No data goes through Ray's object store, so it gets about the least that Ray accepts."""
 
 _LOOK_S = 1.0
+_END_S = 30.0
 
 
 def main(arguments: list[str]) -> int:
@@ -41,7 +45,7 @@ def main(arguments: list[str]) -> int:
     if not _wait(path, store_url, _servers()):
         sys.stderr.write("one of Ray's own servers ended\n")
         return 1
-    serve.shutdown()
+    _end_serve()
     ray.shutdown()
     return 0
 
@@ -100,6 +104,16 @@ def _wait(path: Path, store_url: str, servers: list[psutil.Process]) -> bool:
 
 def _runs(process: psutil.Process) -> bool:
     return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+
+
+def _end_serve() -> None:
+    """Returns when Serve's controller has ended, and with it all that it ran, or after a while."""
+    serve.shutdown()
+    deadline = time.monotonic() + _END_S
+    with suppress(ValueError):
+        while time.monotonic() < deadline:
+            ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+            time.sleep(0.05)
 
 
 def _say(home: Path, phase: str) -> None:
