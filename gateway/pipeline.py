@@ -307,8 +307,7 @@ class Pipeline:
         def take(payloads: list[bytes]) -> Awaitable[None] | None:
             nonlocal tokens
             out: list[bytes] = []
-            for payload in payloads:
-                journal.take(payload, out)
+            broken = _enter(journal, payloads, out)
             if journal.tokens > tokens or (out and not stream.last_token_at):
                 tokens, now = journal.tokens, time()
                 if not stream.last_token_at:
@@ -316,11 +315,15 @@ class Pipeline:
                 replica.on_token(stream, now)
             if journal.is_done or (journal.leg.stop is not None and journal.leg.stop.hit is not None):
                 exchange.enough()
-            if not out or not is_streamed:
-                return None
-            course.has_begun = True
-            blocked = reply.push(served, b"".join(out))
-            return None if blocked is None else _until_read(stream, blocked)
+            blocked = None
+            if out and is_streamed:
+                course.has_begun = True
+                blocked = reply.push(served, b"".join(out))
+            if blocked is not None:
+                return _until_read(stream, blocked, broken)
+            if broken is not None:
+                raise broken
+            return None
 
         return take
 
@@ -486,9 +489,25 @@ class Pipeline:
             telemetry.count(telemetry.tokens, model, decision.tier, by=generated)
 
 
-async def _until_read(stream: Stream, blocked: Awaitable[None]) -> None:
-    """Waits for a client that reads slowly, without holding the silence against the replica."""
+def _enter(journal: Journal, payloads: list[bytes], out: list[bytes]) -> ExchangeFailed | None:
+    """Enters events up to one that breaks the stream; what came before it in the same read is the client's all the same."""
+    for payload in payloads:
+        try:
+            journal.take(payload, out)
+        except ExchangeFailed as failed:
+            return failed
+    return None
+
+
+async def _until_read(stream: Stream, blocked: Awaitable[None], broken: ExchangeFailed | None) -> None:
+    """Waits for a client that reads slowly, without holding the silence against the replica.
+
+    Raises:
+        ExchangeFailed: `broken`, once what came before it is out.
+    """
     stream.is_blocked = True
     await blocked
     stream.is_blocked = False
     stream.last_token_at = asyncio.get_running_loop().time()
+    if broken is not None:
+        raise broken
