@@ -33,7 +33,7 @@ class AnswerCache:
 
     async def remember(self, model: str, kind: str, body: dict[str, Any], answer: Answer) -> None:
         """Keeps a complete answer, if the request was deterministic."""
-        if not is_deterministic(body) or len(answer.text) > MAX_ANSWER_BYTES:
+        if not is_deterministic(body) or len(answer.text.encode()) > MAX_ANSWER_BYTES:
             return
         raw = orjson.dumps({**asdict(answer), "as_of": time()})
         try:
@@ -43,16 +43,22 @@ class AnswerCache:
 
 
 def is_deterministic(body: dict[str, Any]) -> bool:
-    """Greedy, one answer, and nothing asked for beside its text."""
+    """Greedy, one prompt, one answer, and nothing asked for beside its text."""
     plain = not any(
-        body.get(f) for f in ("tools", "functions", "logprobs", "top_logprobs", "prompt_logprobs", "echo")
+        body.get(f)
+        for f in ("tools", "functions", "top_logprobs", "prompt_logprobs", "echo", "return_token_ids")
     )
-    return (
-        plain
-        and body.get("temperature") == 0
-        and body.get("n") in (None, 1)
-        and not body.get("return_token_ids")
-    )
+    # 0 asks a text completion for the logprobs of the sampled tokens; it equals False, and is not.
+    has_logprobs = body.get("logprobs") is not None and body.get("logprobs") is not False
+    has_one = all(body.get(f) in (None, 1) for f in ("n", "best_of")) and _is_one(body.get("prompt"))
+    return plain and not has_logprobs and has_one and body.get("temperature") == 0
+
+
+def _is_one(prompt: Any) -> bool:
+    """Whether a text completion's prompt is a single one: a string, alone or in a list, or token ids."""
+    if not isinstance(prompt, list):
+        return True
+    return all(isinstance(t, int) for t in prompt) or (len(prompt) == 1 and isinstance(prompt[0], str))
 
 
 def key_of(kind: str, body: dict[str, Any]) -> str:

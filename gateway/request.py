@@ -52,13 +52,16 @@ class Request:
 
     @property
     def max_tokens(self) -> int | None:
-        limit = self.body.get("max_completion_tokens", self.body.get("max_tokens"))
+        limit = self.body.get("max_completion_tokens")
+        limit = self.body.get("max_tokens") if limit is None else limit
         return limit if isinstance(limit, int) else None
 
     @property
     def stops(self) -> tuple[str, ...]:
         stop = self.body.get("stop") or ()
-        return (stop,) if isinstance(stop, str) else tuple(s for s in stop if isinstance(s, str) and s)
+        if isinstance(stop, str):
+            return (stop,)
+        return tuple(s for s in stop if isinstance(s, str) and s) if isinstance(stop, list) else ()
 
 
 def inexactness(body: Mapping[str, Any]) -> str:
@@ -67,6 +70,9 @@ def inexactness(body: Mapping[str, Any]) -> str:
         value = body[field]
         if field in ("n", "best_of"):
             is_set = value not in (None, 1)
+        elif field == "logprobs":
+            # 0 asks a text completion for those of the sampled tokens.
+            is_set = value is not None and value is not False
         elif field == "tools":
             is_set = bool(value) and body.get("tool_choice") != "none"
         else:
