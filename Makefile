@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help setup run test test-all check lock clean
+.PHONY: help setup run test test-all check bench-overload lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -25,6 +25,9 @@ check: setup ## what must hold before a change lands
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	$(PY) -m pytest -m "not slow"
+
+bench-overload: setup ## the overload table on simulated replicas: 12 minutes
+	$(PY) -m loadtests.overload_table
 
 lock: ## resolves the dependencies anew into requirements/
 	.venv/bin/uv pip compile --upgrade --no-header --no-emit-find-links --no-emit-index-url --python-version 3.11 \

@@ -57,6 +57,8 @@ class Plan:
     token_ms: float = 20.0
     prefill_tokens_per_s: float = 20_000.0
     has_small_tier: bool = True
+    small_token_ms: float | None = None
+    """None: as slow as the primary."""
     more_config: str = ""
 
 
@@ -99,7 +101,8 @@ def _replica(plan: Plan, name: str) -> EngineProcess:
 
 
 def _small(plan: Plan) -> EngineProcess:
-    return EngineProcess(slots=64, token_ms=plan.token_ms, served_model="small", name="small")
+    token_ms = plan.token_ms if plan.small_token_ms is None else plan.small_token_ms
+    return EngineProcess(slots=64, token_ms=token_ms, served_model="small", name="small")
 
 
 async def _front(
