@@ -299,15 +299,46 @@ def _event(payload: bytes) -> Json:
         raise ExchangeFailed("malformed", f"an event that is not JSON: {error}") from error
     if isinstance(event, dict) and isinstance(event.get("error"), dict | str):
         raise ExchangeFailed("error_event", str(event["error"])[:300])
-    if not isinstance(event, dict) or not _are_choices(event.get("choices")):
-        raise ExchangeFailed("malformed", "an event without choices")
+    if not isinstance(event, dict) or not _is_answer(event):
+        raise ExchangeFailed("malformed", "an event that is no part of an answer")
     return event
 
 
-def _are_choices(choices: Any) -> bool:
-    return isinstance(choices, list) and all(
-        isinstance(c, dict) and isinstance(c.get("delta", {}), dict | None) for c in choices
+def _is_answer(event: Json) -> bool:
+    """Whether all that the journal goes by has the type it must have; what it only passes on may be anything."""
+    choices, usage = event.get("choices"), event.get("usage")
+    return (
+        isinstance(choices, list)
+        and all(map(_is_choice, choices))
+        and (usage is None or _is_usage(usage))
+        and _are_ids(event.get("prompt_token_ids"))
+        and isinstance(event.get("created") or 0, int)
     )
+
+
+def _is_choice(choice: Any) -> bool:
+    if not isinstance(choice, dict):
+        return False
+    delta = choice.get("delta")
+    if delta is not None and not isinstance(delta, dict):
+        return False
+    text = choice.get("text") if delta is None else delta.get("content")
+    reason = choice.get("finish_reason")
+    return (
+        (text is None or isinstance(text, str))
+        and (reason is None or isinstance(reason, str))
+        and _are_ids(choice.get("token_ids"))
+        and _are_ids(choice.get("prompt_token_ids"))
+    )
+
+
+def _are_ids(ids: Any) -> bool:
+    return ids is None or (isinstance(ids, list) and {int}.issuperset(map(type, ids)))
+
+
+def _is_usage(usage: Any) -> bool:
+    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return isinstance(usage, dict) and all(isinstance(usage.get(c) or 0, int) for c in counts)
 
 
 def _set_text(choice: Json, delta: Json | None, text: str) -> None:

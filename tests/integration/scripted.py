@@ -9,11 +9,12 @@ MODELS = b'{"object":"list","data":[{"id":"m","object":"model"}]}'
 
 
 class Scripted:
-    """Answers the next generation requests with `pieces`, one write each."""
+    """Answers generation requests with `pieces`, one write each; the first ones with those of `first`."""
 
     def __init__(self) -> None:
         self.url = ""
         self.pieces: Sequence[bytes] = ()
+        self.first: list[Sequence[bytes]] = []
         self.requests = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -35,7 +36,7 @@ class Scripted:
             await writer.drain()
             return
         self.requests += 1
-        pieces = self.pieces
+        pieces = self.first.pop(0) if self.first else self.pieces
         writer.write(HEAD)
         for piece in pieces:
             writer.write(piece)

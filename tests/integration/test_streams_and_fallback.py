@@ -355,6 +355,60 @@ async def test_any_split_of_a_stream_parses(config: Path, newline: str, noise: b
         assert upstream.requests == len(splits)
 
 
+WRONG_EVENTS: list[bytes] = [
+    b"not JSON",
+    b'{"choices": [',
+    b"[]",
+    b"null",
+    b'"text"',
+    b"{}",
+    b'{"choices": null}',
+    b'{"choices": 5}',
+    b'{"choices": [5]}',
+    b'{"choices": [{"index": 0, "text": 5}]}',
+    b'{"choices": [{"index": 0, "text": ["x"]}]}',
+    b'{"choices": [{"index": 0, "delta": "x"}]}',
+    b'{"choices": [{"index": 0, "delta": {"content": 5}}]}',
+    b'{"choices": [{"index": 0, "text": "x", "token_ids": "abc"}]}',
+    b'{"choices": [{"index": 0, "text": "x", "token_ids": ["a"]}]}',
+    b'{"choices": [{"index": 0, "text": "x", "token_ids": 7}]}',
+    b'{"choices": [{"index": 0, "text": "x", "finish_reason": 5}]}',
+    b'{"choices": [{"index": 0, "text": "\xff"}]}',
+    b'{"choices": [], "usage": {"completion_tokens": "x"}}',
+    b'{"choices": [], "usage": [1]}',
+    b'{"error": "out of order"}',
+    b'{"error": {"message": "out of order"}}',
+    b'{"object": "error", "message": "out of order", "code": 500}',
+]
+
+
+def _text_event(text: str, finish_reason: str | None = None) -> bytes:
+    choice = {"index": 0, "text": text, "finish_reason": finish_reason}
+    payload = {"id": "c-1", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}
+    return b"data: " + json.dumps(payload).encode() + b"\n\n"
+
+
+@STREAMED
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "later"])
+@pytest.mark.parametrize("event", WRONG_EVENTS, ids=[e.decode("latin-1") for e in WRONG_EVENTS])
+async def test_any_malformed_event_is_a_break_and_nothing_before_it_is_lost(
+    config: Path, event: bytes, is_first: bool, stream: bool
+) -> None:
+    """In the same read as the events around it: the client gets those before, and nothing of those after."""
+    before = b"" if is_first else _text_event("one ") + _text_event("two ")
+    wrong = before + b"data: " + event + b"\n\n" + _text_event("three ", "stop") + b"data: [DONE]\n\n"
+    right = _text_event("four", "stop") + b"data: [DONE]\n\n"
+    async with scripted() as one, scripted() as two:
+        one.pieces, two.pieces = [wrong], [right]
+        async with serving(config, tier("primary", one.url, two.url, probe=None)) as gateway:
+            answer = await ask(gateway.url, Question("text", stream))
+            assert answer.status == 200, answer.raw
+            assert answer.text == ("four" if is_first else "one two four"), answer.raw
+            assert (answer.finish_reasons, answer.errors) == (["stop"], [])
+            assert answer.dones == stream
+            assert (one.requests, two.requests) == (1, 1)
+
+
 # 10: usage after a resume
 
 
