@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help setup run test test-all check bench-overload lock clean
+.PHONY: help setup run test test-all check bench-overhead bench-faults bench-overload lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -25,6 +25,12 @@ check: setup ## what must hold before a change lands
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	$(PY) -m pytest -m "not slow"
+
+bench-overhead: setup ## what the gateway costs, against no gateway and vllm-router
+	$(PY) -m loadtests.overhead
+
+bench-faults: setup ## what clients notice when a replica fails under load
+	$(PY) -m loadtests.fault_table
 
 bench-overload: setup ## the overload table on simulated replicas: 12 minutes
 	$(PY) -m loadtests.overload_table

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from deploy.yaml_lines import Document, Place, Plain, Problem
+from gateway.policy.route import resolve
 
 _NEEDS = {
     "openai": {
@@ -25,7 +26,7 @@ def rule_problems(document: Document) -> list[Problem]:
     found = [
         *_server_faults(data.get("server")),
         *_store_faults(data.get("state_store")),
-        *_retry_faults(data.get("retry")),
+        *_routing_faults(data.get("routing")),
     ]
     models = data.get("models")
     for name, model in models.items() if isinstance(models, dict) else ():
@@ -64,9 +65,27 @@ def _store_faults(store: Plain) -> Iterator[Fault]:
         yield place, "the state store's URL names no host, or a port that is none", _STORES
 
 
-def _retry_faults(retry: Plain) -> Iterator[Fault]:
-    if isinstance(retry, dict) and retry.get("hedge") is True:
-        yield ("retry", "hedge"), "hedging is not supported yet", "Remove hedge or set it to false"
+def _routing_faults(routing: Plain) -> Iterator[Fault]:
+    written = routing if isinstance(routing, dict) else {}
+    filters, scorers = written.get("filters"), written.get("scorers")
+    named: list[tuple[Place, Plain]] = [(("routing", "picker"), written.get("picker"))]
+    named += [
+        (("routing", "filters", i), name)
+        for i, name in enumerate(filters if isinstance(filters, list) else [])
+    ]
+    named += [(("routing", "scorers", name), name) for name in (scorers if isinstance(scorers, dict) else {})]
+    for place, name in named:
+        if isinstance(name, str) and not _names_a_policy(name):
+            mend = "Write a name that docs/config.md lists, or package.module:function"
+            yield place, f"there is no routing policy '{name}'", mend
+
+
+def _names_a_policy(name: str) -> bool:
+    try:
+        resolve(name)
+    except (ValueError, ImportError):
+        return False
+    return True
 
 
 def _model_faults(place: Place, model: Plain) -> Iterator[Fault]:

@@ -263,9 +263,20 @@ BAD = {
         "c.yaml:1: the state store's URL names no host, or a port that is none. "
         "Write embedded, memory, redis://HOST:PORT or rediss://HOST:PORT",
     ),
-    "hedging": (
-        "retry:\n  hedge: true\n" + tier("backend: canned"),
-        "c.yaml:2: hedging is not supported yet. Remove hedge or set it to false",
+    "no such picker": (
+        "routing:\n  picker: worst\n" + tier("backend: canned"),
+        "c.yaml:2: there is no routing policy 'worst'. "
+        "Write a name that docs/config.md lists, or package.module:function",
+    ),
+    "no such filter": (
+        "routing:\n  filters:\n    - free_slot\n    - no.such.module:name\n" + tier("backend: canned"),
+        "c.yaml:4: there is no routing policy 'no.such.module:name'. "
+        "Write a name that docs/config.md lists, or package.module:function",
+    ),
+    "no such scorer": (
+        "routing:\n  scorers: {session: 1.0, luck: 2.0}\n" + tier("backend: canned"),
+        "c.yaml:2: there is no routing policy 'luck'. "
+        "Write a name that docs/config.md lists, or package.module:function",
     ),
     "scaling": (
         tier("backend: vllm\n        model: m\n        scale: {min: 1, max: 4}"),

@@ -1,0 +1,44 @@
+"""What the documents promise of configs: their examples are valid, and every key is explained."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from deploy.config import Config, load_config
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = [
+    (document, block)
+    for document in ("README.md", "docs/config.md", "docs/operations.md")
+    for block in re.findall(r"```yaml\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+]
+
+
+@pytest.mark.parametrize(("document", "example"), EXAMPLES)
+def test_examples_are_valid(document: str, example: str, tmp_path: Path) -> None:
+    path = tmp_path / "example.yaml"
+    path.write_text(example)
+    assert load_config(path, {}).models, document
+
+
+def test_there_are_examples() -> None:
+    assert {"README.md", "docs/config.md"} <= {document for document, _ in EXAMPLES}
+
+
+def keys_of(annotation: Any) -> Iterator[str]:
+    """Every key of the config, however deep."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for name, field in annotation.model_fields.items():
+            yield name
+            yield from keys_of(field.annotation)
+    for argument in get_args(annotation):
+        yield from keys_of(argument)
+
+
+@pytest.mark.parametrize("key", sorted(set(keys_of(Config))))
+def test_every_key_is_explained(key: str) -> None:
+    assert re.search(rf"\b{key}\b", (ROOT / "docs/config.md").read_text())
