@@ -75,7 +75,9 @@ class Breaker:
         """Whether `enter` would let a call through. Changes nothing."""
         if self.state == pybreaker.STATE_OPEN:
             return now >= self._reopen_at
-        return self.state == pybreaker.STATE_CLOSED or self._probes_out < self._spec.probes
+        return (
+            self.state == pybreaker.STATE_CLOSED or self._probes_out + self._probes_passed < self._spec.probes
+        )
 
     def enter(self, now: float) -> Pass:
         """Takes a pass for one call.
@@ -102,6 +104,29 @@ class Breaker:
             spec = self._spec
             if self._window.is_ill(now, spec.min_count, spec.failure_share, spec.slow_share):
                 self._open(now)
+
+    @property
+    def reopen_at(self) -> float:
+        """When an open breaker lets its first probe through."""
+        return self._reopen_at
+
+    def heed(self, until: float, now: float) -> None:
+        """Another gateway's breaker for the same is open until then. Believed, unless what is seen here says otherwise."""
+        if self.state == pybreaker.STATE_CLOSED and not self._window.is_proof(now, self._spec.min_count):
+            self._reopen_at = until
+            self._become(pybreaker.STATE_OPEN)
+        else:
+            self.defer(until)
+
+    def defer(self, until: float) -> None:
+        """Another gateway probes now: an open breaker stays so for a while."""
+        if self.state == pybreaker.STATE_OPEN:
+            self._reopen_at = max(self._reopen_at, until)
+
+    def heed_closed(self, now: float) -> None:
+        """Another gateway's probes passed: this one need not wait for its own back-off to try."""
+        if self.state == pybreaker.STATE_OPEN:
+            self._reopen_at = min(self._reopen_at, now)
 
     def _learn_from_probe(self, outcome: Outcome, now: float) -> None:
         self._probes_out -= 1

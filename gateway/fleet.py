@@ -16,6 +16,7 @@ from gateway.http_client import Connection, ConnectionPool, ExchangeFailed, Orig
 from gateway.policy.facts import RANK, Facts
 from gateway.policy.health import Health, State, after_signal
 from gateway.policy.patience import first_token_patience_s
+from gateway.policy.prefix import PrefixIndex
 from gateway.policy.quantile import DurationQuantiles
 from gateway.policy.rendezvous import digest
 from gateway.policy.snapshot import ReplicaView, Routable, Snapshot, TierView
@@ -214,6 +215,7 @@ class Fleet:
         self.model, self._breaker_spec, self._rng, self._zone = model, breaker, rng, zone
         self.listeners: list[pybreaker.CircuitBreakerListener] = []
         self.tiers: dict[str, Tier] = {}
+        self.prefixes = PrefixIndex()
         self.apply(tiers, breaker)
 
     def apply(self, specs: Iterable[TierSpec], breaker: BreakerSpec) -> None:
@@ -246,7 +248,9 @@ class Fleet:
         return Replica(place, Breaker(name, self._breaker_spec, self._rng, self.listeners), tier.changed)
 
     def snapshot(self, now: float, may_retry: bool, bindings: Mapping[str, str]) -> Snapshot:
-        return Snapshot([t.view(now) for t in self.tiers.values()], may_retry, bindings, self._zone)
+        return Snapshot(
+            [t.view(now) for t in self.tiers.values()], may_retry, bindings, self._zone, self.prefixes
+        )
 
     def reserve(self, tier_name: str, chosen: ReplicaView, now: float) -> Permit | None:
         """Takes the place that a decision assigned; None when its breaker has no probe left, so decide again.

@@ -10,9 +10,11 @@ from typing import Literal, cast, get_args
 import aiohttp
 
 from gateway.fleet import Fleet, Place, Replica, Tier
+from gateway.gossip import BreakerGossip
 from gateway.http_client import ExchangeFailed
 from gateway.known_answer import KnownAnswer
 from gateway.policy.health import Health, after_failure, after_pass
+from gateway.policy.heartbeat import Heartbeats
 from gateway.policy.outlier import FACTOR, GAP_FLOOR_S, TTFT_FLOOR_S, ejection_s, slowest
 from gateway.policy.patience import gap_patience_s
 from gateway.specs import HealthSpec
@@ -43,8 +45,11 @@ class HealthWatch:
     def __init__(self, fleet: Fleet, spec: HealthSpec, store: StateStore, rng: Random) -> None:
         self.fleet, self.spec, self._store, self._rng = fleet, spec, store, rng
         self._probes: dict[Replica, asyncio.Task[None]] = {}
+        self._gossip = BreakerGossip(store, lambda: (r.breaker for r in self._replicas()))
         self._loops: list[asyncio.Task[None]] = []
         self._known: dict[str, KnownAnswer] = {}
+        self._hearts: dict[Replica, tuple[float, Heartbeats]] = {}
+        """By managed replica: the last beat's own time, and the rhythm."""
 
     async def start(self, settle_s: float) -> None:
         """Starts watching; returns when every replica has been probed once, or after `settle_s`."""
@@ -53,6 +58,7 @@ class HealthWatch:
         self._loops = [
             asyncio.create_task(self._sweep_forever(), name="health-sweep"),
             asyncio.create_task(self._registry_forever(), name="health-registry"),
+            asyncio.create_task(self._gossip.run(), name="health-gossip"),
         ]
         with suppress(TimeoutError):
             async with asyncio.timeout(settle_s):
@@ -72,6 +78,7 @@ class HealthWatch:
         current = {r: tier for tier in self.fleet.tiers.values() for r in tier.replicas.values()}
         for replica in [r for r in self._probes if r not in current]:
             self._probes.pop(replica).cancel()
+            self._hearts.pop(replica, None)
         for replica, tier in current.items():
             if replica not in self._probes:
                 self._probes[replica] = asyncio.create_task(
@@ -171,6 +178,7 @@ class HealthWatch:
         self._become(replica, after_failure(replica.health, result.reason, self.spec.down_after, now))
         if replica.health.state == "down":
             replica.break_streams("replica_down")
+            self.fleet.prefixes.forget(replica.replica)
 
     def _quarantine(self, replica: Replica, reason: str) -> None:
         now = asyncio.get_running_loop().time()
@@ -277,8 +285,19 @@ class HealthWatch:
         for name in places:
             self._follow(tier.replicas[name], records[name])
 
+    def _listen(self, replica: Replica, record: ReplicaRecord) -> None:
+        """A heart that falls silent earlier than its lease lapses: a probe at once, for it may be the store's silence."""
+        now = asyncio.get_running_loop().time()
+        beat_at, heart = self._hearts.get(replica, (0.0, Heartbeats(record.heartbeat_s)))
+        if record.as_of != beat_at:
+            heart.beat(now)
+        elif heart.verdict(now) != "alive":
+            replica.kick.set()
+        self._hearts[replica] = (record.as_of, heart)
+
     def _follow(self, replica: Replica, record: ReplicaRecord) -> None:
         """The supervisor's word: it knows first when an engine dies or is to drain; `ready` is still checked by probes."""
+        self._listen(replica, record)
         was_ready, replica.is_registered_ready = replica.is_registered_ready, record.state == "ready"
         now = asyncio.get_running_loop().time()
         if record.state == "ready":
@@ -289,3 +308,4 @@ class HealthWatch:
             self._become(replica, Health(cast(RegisteredState, record.state), record.reason, now))
             if record.state == "down":
                 replica.break_streams("replica_down")
+                self.fleet.prefixes.forget(replica.replica)

@@ -51,8 +51,9 @@ class Journal:
     text: list[str] = field(default_factory=list)
     safe_ids: int = 0
     """Ids whose text has been said; those after it are part of a character that is not yet whole."""
-    events: int = 0
-    """Content events, the count of tokens where a replica tells no ids."""
+    unlisted: int = 0
+    """Tokens that `ids` does not hold, as a replica told no ids or another tier's. After the first of them it holds no more:
+    a gap would be worse than an end."""
     has_started: bool = False
     """Whether the client has content."""
     finish_reason: str = ""
@@ -69,7 +70,12 @@ class Journal:
     @property
     def tokens(self) -> int:
         """Tokens generated so far and kept."""
-        return len(self.ids) or self.events
+        return len(self.ids) + self.unlisted
+
+    @property
+    def has_all_ids(self) -> bool:
+        """Whether prompt and answer are known as token ids from the first to the last."""
+        return bool(self.prompt_ids and self.ids) and not self.unlisted
 
     @property
     def said(self) -> str:
@@ -81,7 +87,11 @@ class Journal:
         Not where stop strings hold text back, nor where the client was told the ids themselves.
         """
         if not self.request.wants_token_ids and not self.request.stops:
-            del self.ids[self.safe_ids :]
+            self.forget_untold_ids()
+
+    def forget_untold_ids(self) -> None:
+        """Forgets ids whose text the client does not have, for a continuation that generates that text again."""
+        del self.ids[self.safe_ids :]
 
     def begin(self, leg: Leg) -> None:
         """A new attempt goes on with this answer, from what the client has."""
@@ -133,18 +143,19 @@ class Journal:
 
     def _enter_choice(self, choice: Json) -> bool:
         """Notes a choice's ids, text and end; whether it holds content."""
-        if not self.prompt_ids and choice.get("prompt_token_ids"):
-            self.prompt_ids = choice["prompt_token_ids"]
-        ids = choice.get("token_ids")
-        if ids:
-            self.ids.extend(ids)
+        if not self.prompt_ids and not self.leg.is_continuation:
+            self.prompt_ids = choice.get("prompt_token_ids") or []
         delta = choice.get("delta")
         text = choice.get("text") if delta is None else delta.get("content")
+        ids = choice.get("token_ids")
+        if ids and not self.unlisted and not self.leg.is_splice:
+            self.ids.extend(ids)
+        elif ids or text:
+            self.unlisted += len(ids) if ids else 1
         if text:
             if self.leg.stop is not None:
                 text = self._stop_at(choice, delta, text)
             self.text.append(text)
-            self.events += 1
             self.safe_ids = len(self.ids)
         if choice.get("finish_reason"):
             self._finish(choice, delta)
@@ -187,8 +198,9 @@ class Journal:
             return
         self.usage = self._merged(usage)
         self.extra.update((k, v) for k, v in event.items() if k not in _KNOWN_EVENT_FIELDS)
-        if self.request.stream and not self.leg.asked_usage and self.has_started:
-            out.append(frame(orjson.dumps(self._as_first({**event, "usage": self.usage}))))
+        if self.request.stream and not self.leg.asked_usage:
+            told = frame(orjson.dumps(self._as_first({**event, "usage": self.usage})))
+            (out if self.has_started else self._held).append(told)
 
     def _merged(self, usage: Json) -> Json:
         """Usage over all legs: the prompt once, and each token of the answer once."""
@@ -350,7 +362,10 @@ def _set_text(choice: Json, delta: Json | None, text: str) -> None:
 
 def _says_something(choice: Json) -> bool:
     return bool(
-        choice.get("text") or choice.get("delta") or choice.get("finish_reason") or choice.get("token_ids")
+        choice.get("text")
+        or any((choice.get("delta") or {}).values())
+        or choice.get("finish_reason")
+        or choice.get("token_ids")
     )
 
 

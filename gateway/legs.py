@@ -1,6 +1,5 @@
 """Requests to replicas: the first one, as the client wrote it, and the ones that go on with a broken answer."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,12 +36,18 @@ def first_leg(request: Request, target: Target) -> Leg:
     leg = Leg(PATHS[request.kind], body)
     if not is_streamed_inside(request):
         return leg
-    if not request.stream:
-        body["stream"] = True
-        body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
-        leg.asked_usage = True
     _ask_ids(leg, request, target)
+    if not request.stream or not (leg.asked_ids or request.wants_token_ids or request.wants_usage):
+        # Something must tell an answer whose first token ended it from a replica that generated nothing.
+        _ask_usage(leg)
     return leg
+
+
+def _ask_usage(leg: Leg) -> None:
+    options = leg.body.get("stream_options")
+    leg.body["stream"] = True
+    leg.body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+    leg.asked_usage = True
 
 
 def _ask_ids(leg: Leg, request: Request, target: Target) -> None:
@@ -66,16 +71,17 @@ def next_leg(journal: Journal, target: Target, first_tier: str, held: str | None
         raise CannotContinue(
             f"an answer with {request.inexact_because or journal.odd} can't be continued exactly"
         )
-    is_splice = target.tier != first_tier
-    if (
-        journal.ids
-        and journal.prompt_ids
-        and not is_splice
-        and held is not None
-        and _limit(journal, target) is not None
-    ):
-        leg = _from_ids(journal, target)
+    if request.stops and _min_tokens(request) > journal.tokens:
+        raise CannotContinue("an answer whose stop strings do not count yet can't be continued exactly")
+    is_splice, limit = target.tier != first_tier, _limit(journal, target)
+    if limit is not None and limit <= 0:
+        raise CannotContinue("an answer that has used up its tokens can't be asked how it ended")
+    if journal.has_all_ids and held is not None and limit is not None and not is_splice:
+        leg = _from_ids(journal, target, limit)
     else:
+        if request.wants_token_ids and journal.safe_ids < len(journal.ids):
+            raise CannotContinue("token ids that were told can't be taken back")
+        journal.forget_untold_ids()
         leg = _from_text(journal, target)
         held = ""
     leg.is_continuation, leg.is_splice = True, is_splice
@@ -83,9 +89,7 @@ def next_leg(journal: Journal, target: Target, first_tier: str, held: str | None
     if request.stops:
         leg.stop = _matcher(request, journal, held or "")
     if not request.stream:
-        leg.body["stream"] = True
-        leg.body["stream_options"] = {**(leg.body.get("stream_options") or {}), "include_usage": True}
-        leg.asked_usage = True
+        _ask_usage(leg)
     if not is_splice:
         _ask_ids(leg, request, target)
     return leg
@@ -110,16 +114,19 @@ CHAT_ONLY = (
 )  # fmt: skip
 
 
-def _from_ids(journal: Journal, target: Target) -> Leg:
+def _from_ids(journal: Journal, target: Target, limit: int) -> Leg:
     body: Json = {k: v for k, v in journal.request.body.items() if k not in CHAT_ONLY}
     body["model"] = target.served_model
     body["prompt"] = journal.prompt_ids + journal.ids
-    body["max_tokens"] = _limit(journal, target)
+    body.pop("truncate_prompt_tokens", None)
+    body["max_tokens"] = limit
     return Leg(PATHS["text"], body)
 
 
 def _from_text(journal: Journal, target: Target) -> Leg:
     request = journal.request
+    if request.body.get("truncate_prompt_tokens") is not None:
+        raise CannotContinue("a prompt that the replica cut can't be told without its token ids")
     body: Json = {**request.body, "model": target.served_model}
     if request.max_tokens is not None:
         body["max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"] = (
@@ -146,16 +153,23 @@ def _text_prompt(request: Request) -> str:
 
 def _with_answer(body: Json, said: str) -> list[Json]:
     messages: list[Json] = list(body["messages"])
-    if body.get("continue_final_message") and isinstance(messages[-1].get("content"), str):
+    if body.get("continue_final_message"):
+        if not isinstance(messages[-1].get("content"), str):
+            raise CannotContinue("a message of parts can't be added to")
         return [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + said}]
     return [*messages, {"role": "assistant", "content": said}]
 
 
 def _trim(body: Json, request: Request, journal: Journal) -> None:
     """Counts that began with the answer and must not begin again."""
-    if isinstance(body.get("min_tokens"), int):
-        body["min_tokens"] = max(0, body["min_tokens"] - journal.tokens)
+    if minimum := _min_tokens(request):
+        body["min_tokens"] = max(0, minimum - journal.tokens)
     body.pop("echo", None)
+
+
+def _min_tokens(request: Request) -> int:
+    minimum = request.body.get("min_tokens")
+    return minimum if isinstance(minimum, int) else 0
 
 
 def _matcher(request: Request, journal: Journal, held: str) -> StopMatcher:
@@ -163,8 +177,3 @@ def _matcher(request: Request, journal: Journal, held: str) -> StopMatcher:
     matcher = StopMatcher(request.stops, journal.said, include)
     matcher.hold(held)
     return matcher
-
-
-def stops_need_text(request: Request, ids: Sequence[int]) -> bool:
-    """Whether ids may stand for text that the client has not got."""
-    return bool(request.stops and ids)

@@ -25,10 +25,11 @@ from gateway.policy.decide import Limits, decide, decide_seam
 from gateway.policy.decision import Decision, Serve, Shed, Wait
 from gateway.policy.facts import Attempt, Facts, Seam
 from gateway.policy.patience import hedge_after_s
+from gateway.policy.prefix import BLOCK_BYTES, prefix_chain
 from gateway.policy.retry_budget import RetryBudget
 from gateway.policy.route import Route
 from gateway.reply import Reply, Served
-from gateway.request import Request
+from gateway.request import Request, rendered
 from gateway.sessions import Sessions
 from gateway.shares import TierShares
 from gateway.sse import DONE_FRAME, frame
@@ -137,6 +138,7 @@ class Pipeline:
             lowest_tier=lowest,
             prompt_size_bytes=request.size_bytes,
             max_tokens=request.max_tokens or 0,
+            prefix=prefix_chain(rendered(request)) if request.size_bytes >= BLOCK_BYTES else (),
         )
 
     def _decide(self, course: Course, now: float) -> Decision:
@@ -382,6 +384,7 @@ class Pipeline:
         exchange.first_token()
         ttft_s = now - exchange.sent_at
         replica.on_first_token(ttft_s)
+        self.fleet.prefixes.add(replica.replica, course.facts.prefix)
         course.ttft_s = ttft_s
         self.fleet.tiers[tier].ttfts.add(ttft_s)
         if course.seam is None:

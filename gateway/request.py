@@ -158,3 +158,9 @@ def _timeout_s(value: str | None) -> float | None:
             "x-request-timeout-seconds must be a positive number", param="x-request-timeout-seconds"
         )
     return seconds
+
+
+def rendered(request: Request) -> bytes:
+    """The prompt as bytes that begin alike for two conversations that do."""
+    prompt = request.body.get("messages" if request.kind == "chat" else "prompt")
+    return prompt.encode() if isinstance(prompt, str) else orjson.dumps(prompt).rstrip(b"]}")

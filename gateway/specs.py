@@ -101,7 +101,7 @@ class RoutingSpec(Spec):
 
     filters: Annotated[tuple[str, ...], Field(strict=False)] = ("not_tried", "free_slot")
     scorers: dict[str, float] = Field(
-        default_factory=lambda: {"session": 4.0, "predicted_wait": 2.0, "zone": 0.5}
+        default_factory=lambda: {"session": 4.0, "predicted_wait": 2.0, "prefix": 1.0, "zone": 0.5}
     )
     picker: str = "best"
     zone: str = ""

@@ -14,7 +14,7 @@ from typing import cast
 from gateway.policy.facts import Attempt, Facts
 from gateway.policy.rendezvous import digest, ranked
 from gateway.policy.rng import Rng
-from gateway.policy.snapshot import ReplicaView, Snapshot, TierView
+from gateway.policy.snapshot import Prefixes, ReplicaView, Snapshot, TierView
 
 CANDIDATES = 8
 LOAD_BOUND = 1.25
@@ -34,6 +34,7 @@ class Context:
     """The session's first and second choice."""
     tried: frozenset[str]
     zone: str
+    prefixes: Prefixes | None = None
 
 
 Filter = Callable[[ReplicaView, Context], bool]
@@ -93,6 +94,14 @@ def predicted_wait(replica: ReplicaView, context: Context) -> float:
     return 1.0 / (1.0 + replica.in_flight / slots + replica.ttft_s / context.tier.ttft_slo_s)
 
 
+def prefix(replica: ReplicaView, context: Context) -> float:
+    """The share of the prompt that the replica need not compute again, 0 to 1."""
+    chain = context.facts.prefix
+    if context.prefixes is None or not chain:
+        return 0.0
+    return context.prefixes.depth(replica.replica, chain) / len(chain)
+
+
 def zone(replica: ReplicaView, context: Context) -> float:
     """1 in the gateway's own zone."""
     return float(bool(context.zone) and replica.zone == context.zone)
@@ -110,12 +119,15 @@ def power_of_two(scored: Sequence[tuple[float, ReplicaView]], rng: Rng) -> Repli
 
 
 def candidates(context: Context, rng: Rng) -> Sequence[ReplicaView]:
-    """At most `CANDIDATES` random replicas, and those that the session prefers."""
+    """At most `CANDIDATES` random replicas, those that the session prefers, and those that know the prompt."""
     routable = context.tier.routable
     if len(routable) <= CANDIDATES:
         return routable
     chosen = {r.replica: r for r in rng.sample(routable, CANDIDATES)}
-    wanted = {context.bound, *context.preferred}
+    holders = (
+        context.prefixes.holders(context.facts.prefix) if context.prefixes and context.facts.prefix else ()
+    )
+    wanted = {context.bound, *context.preferred, *holders}
     chosen.update((r.replica, r) for name in wanted if name for r in [routable.named(name)] if r is not None)
     return list(chosen.values())
 
@@ -127,7 +139,15 @@ def context_of(facts: Facts, tier: TierView, snapshot: Snapshot, attempts: Seque
     if facts.session and (not bound or tier.routable.named(bound) is None):
         bound = ""
         preferred = tuple(r.replica for r in ranked(digest(facts.session), tier.routable, 2))
-    return Context(facts, tier, bound, preferred, frozenset(a.replica for a in attempts), snapshot.zone)
+    return Context(
+        facts,
+        tier,
+        bound,
+        preferred,
+        frozenset(a.replica for a in attempts),
+        snapshot.zone,
+        snapshot.prefixes,
+    )
 
 
 def resolve(name: str) -> Callable[..., object]:

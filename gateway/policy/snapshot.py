@@ -76,6 +76,18 @@ class TierView:
     """The share of traffic that the ladder lets this tier have."""
 
 
+class Prefixes(Protocol):
+    """Which prefix of a prompt a replica holds."""
+
+    def depth(self, replica: str, chain: Sequence[int], /) -> int:
+        """How many leading blocks of the chain."""
+        ...
+
+    def holders(self, chain: Sequence[int], /) -> Sequence[str]:
+        """Replicas that have seen the longest known part of the chain."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A model's ladder, best tier first."""
@@ -86,3 +98,5 @@ class Snapshot:
     bindings: Mapping[str, str] = field(default_factory=dict)
     """The session's pinned replica by tier name."""
     zone: str = ""
+    prefixes: Prefixes | None = None
+    """What replicas have seen of prompts."""

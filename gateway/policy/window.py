@@ -34,6 +34,11 @@ class OutcomeWindow:
             return False
         return self._failed >= failure_share * count or self._slow >= slow_share * count
 
+    def is_proof(self, now: float, min_count: int) -> bool:
+        """Whether there are enough calls to contradict what somebody else says: at least so many, none failed or slow."""
+        self._forget(now)
+        return len(self._calls) >= min_count and not self._failed and not self._slow
+
     def clear(self) -> None:
         self._calls.clear()
         self._failed = self._slow = 0
