@@ -66,6 +66,8 @@ class Journal:
     extra: Json = field(default_factory=dict)
     leg: Leg = field(default_factory=lambda: Leg("", {}))
     _held: list[bytes] = field(default_factory=list)
+    _told_ids: int = 0
+    """Ids that come once more, and that the client has."""
 
     @property
     def tokens(self) -> int:
@@ -84,14 +86,21 @@ class Journal:
     def rewind(self) -> None:
         """Forgets ids whose text the client does not have: half of a character is generated again, not half of it told.
 
-        Not where stop strings hold text back, nor where the client was told the ids themselves.
+        An engine that goes on behind half of a character tells the text of the whole prompt: its detokenizer finds no
+        place to begin. Where stop strings hold text back, it takes the replica to tell where a character ends.
         """
-        if not self.request.wants_token_ids and not self.request.stops:
+        if not self.request.stops:
             self.forget_untold_ids()
 
     def forget_untold_ids(self) -> None:
         """Forgets ids whose text the client does not have, for a continuation that generates that text again."""
-        del self.ids[self.safe_ids :]
+        self.keep_ids(self.safe_ids)
+
+    def keep_ids(self, count: int) -> None:
+        """Forgets all but so many ids. Those that the client was told come again, and are not told twice."""
+        if self.request.wants_token_ids:
+            self._told_ids += len(self.ids) - count
+        del self.ids[count:]
 
     def begin(self, leg: Leg) -> None:
         """A new attempt goes on with this answer, from what the client has."""
@@ -243,6 +252,10 @@ class Journal:
     def _shaped(self, choice: Json) -> Json:
         """A choice of a text completion as one of a chat, when a chat goes on as token ids."""
         choice = {k: v for k, v in choice.items() if k != "prompt_token_ids"}
+        if self._told_ids and choice.get("token_ids"):
+            again = min(self._told_ids, len(choice["token_ids"]))
+            choice["token_ids"] = choice["token_ids"][again:]
+            self._told_ids -= again
         if self.request.kind == "chat" and "delta" not in choice:
             text = choice.pop("text", "")
             choice["delta"] = {"content": text} if text else {}

@@ -35,6 +35,8 @@ from gateway.shares import TierShares
 from gateway.sse import DONE_FRAME, frame
 from gateway.telemetry import Telemetry
 
+BYTES_OF_A_CHARACTER = 4
+"""In UTF-8, and so the most tokens that can stand for a part of one."""
 BACKPRESSURE_S = 0.5
 """How long a replica that pushed back without a Retry-After gets nothing new."""
 
@@ -372,9 +374,15 @@ class Pipeline:
         """Text that the replica generated but held back, as it might have become a stop string; None when unknown."""
         if not journal.request.stops or not journal.ids:
             return ""
-        text = await detokenize(replica, journal.ids)
-        said = journal.said
-        return text[len(said) :] if text is not None and text.startswith(said) else None
+        for count in range(len(journal.ids), max(0, len(journal.ids) - BYTES_OF_A_CHARACTER), -1):
+            text = await detokenize(replica, journal.ids[:count])
+            if text is not None and not text.endswith("\N{REPLACEMENT CHARACTER}"):
+                said = journal.said
+                if not text.startswith(said):
+                    return None
+                journal.keep_ids(count)
+                return text[len(said) :]
+        return None
 
     def _first_token(
         self, course: Course, tier: str, replica: Replica, exchange: Exchange, now: float
