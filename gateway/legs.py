@@ -66,24 +66,12 @@ def next_leg(journal: Journal, target: Target, first_tier: str, held: str | None
     Raises:
         CannotContinue: see the message.
     """
-    request = journal.request
-    if request.inexact_because or journal.odd:
-        raise CannotContinue(
-            f"an answer with {request.inexact_because or journal.odd} can't be continued exactly"
-        )
-    if request.stops and _min_tokens(request) > journal.tokens:
-        raise CannotContinue("an answer whose stop strings do not count yet can't be continued exactly")
-    is_splice, limit = target.tier != first_tier, _limit(journal, target)
-    if limit is not None and limit <= 0:
-        raise CannotContinue("an answer that has used up its tokens can't be asked how it ended")
+    request, limit, is_splice = journal.request, _limit(journal, target), target.tier != first_tier
+    _check(journal, limit)
     if journal.has_all_ids and held is not None and limit is not None and not is_splice:
         leg = _from_ids(journal, target, limit)
     else:
-        if request.wants_token_ids and journal.safe_ids < len(journal.ids):
-            raise CannotContinue("token ids that were told can't be taken back")
-        journal.forget_untold_ids()
-        leg = _from_text(journal, target)
-        held = ""
+        leg, held = _from_text(journal, target), ""
     leg.is_continuation, leg.is_splice = True, is_splice
     _trim(leg.body, request, journal)
     if request.stops:
@@ -93,6 +81,16 @@ def next_leg(journal: Journal, target: Target, first_tier: str, held: str | None
     if not is_splice:
         _ask_ids(leg, request, target)
     return leg
+
+
+def _check(journal: Journal, limit: int | None) -> None:
+    request = journal.request
+    if inexact := request.inexact_because or journal.odd:
+        raise CannotContinue(f"an answer with {inexact} can't be continued exactly")
+    if request.stops and _min_tokens(request) > journal.tokens:
+        raise CannotContinue("an answer whose stop strings do not count yet can't be continued exactly")
+    if limit is not None and limit <= 0:
+        raise CannotContinue("an answer that has used up its tokens can't be asked how it ended")
 
 
 def _limit(journal: Journal, target: Target) -> int | None:
@@ -127,6 +125,7 @@ def _from_text(journal: Journal, target: Target) -> Leg:
     request = journal.request
     if request.body.get("truncate_prompt_tokens") is not None:
         raise CannotContinue("a prompt that the replica cut can't be told without its token ids")
+    journal.forget_untold_ids()
     body: Json = {**request.body, "model": target.served_model}
     if request.max_tokens is not None:
         body["max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"] = (
