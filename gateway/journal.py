@@ -14,6 +14,7 @@ from gateway.http_client import ExchangeFailed
 from gateway.request import Request
 from gateway.sse import DONE, frame
 from gateway.stop import StopMatcher
+from gateway.template import EventTemplate, learn
 
 Json = dict[str, Any]
 
@@ -66,6 +67,7 @@ class Journal:
     extra: Json = field(default_factory=dict)
     leg: Leg = field(default_factory=lambda: Leg("", {}))
     _held: list[bytes] = field(default_factory=list)
+    _template: EventTemplate | None = None
     _told_ids: int = 0
     """Ids that come once more, and that the client has."""
 
@@ -106,6 +108,7 @@ class Journal:
         """A new attempt goes on with this answer, from what the client has."""
         leg.base_tokens = self.tokens
         self._held.clear()
+        self._template = None
         self.leg = leg
 
     def take(self, payload: bytes, out: list[bytes]) -> None:
@@ -114,6 +117,11 @@ class Journal:
         Raises:
             ExchangeFailed: `malformed` or `error_event`.
         """
+        template = self._template
+        if template is not None and (plain := template.read(payload)) is not None:
+            self._take_plain(*plain)
+            out.append(template.tell(plain[0]) if self.leg.asked_ids else frame(payload))
+            return
         if payload == DONE:
             self.is_done = True
             return
@@ -133,8 +141,26 @@ class Journal:
         if spoke or self.has_started or (self.finish_reason and self.ids):
             self._start(out)
             out.append(told)
+            self._learn(payload, told, choices)
         else:
             self._held.append(told)
+
+    def _take_plain(self, text: bytes, token_id: bytes) -> None:
+        self.text.append(text.decode())
+        self.ids.append(int(token_id))
+        self.safe_ids = len(self.ids)
+
+    def _learn(self, payload: bytes, told: bytes, choices: list[Json]) -> None:
+        """Takes the event for a template, where the next ones can only differ in text and token id."""
+        self._template = None
+        leg, choice = self.leg, choices[0]
+        text = (
+            (choice.get("delta") or {}).get("content") if self.request.kind == "chat" else choice.get("text")
+        )
+        is_plain = len(choices) == 1 and choice.get("index") == 0 and not choice.get("finish_reason")
+        is_first = self.request.stream and not leg.is_continuation and not self.unlisted and not self.odd
+        if text and is_plain and is_first:
+            self._template = learn(payload, told[len(b"data: ") : -2], text)
 
     def _start(self, out: list[bytes]) -> None:
         if not self.has_started:
