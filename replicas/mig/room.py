@@ -60,7 +60,7 @@ class Room:
         in_weak = np.minimum(double, weak)
         strong_left = strong - (double - in_weak)
         singles = self.single + 2 * strong_left + (weak - in_weak)
-        return (
+        found: npt.NDArray[np.bool_] = (
             (halves >= 0)
             & (lower >= 0)
             & (lower_left >= 0)
@@ -68,6 +68,7 @@ class Room:
             & (strong_left >= 0)
             & (singles >= small)
         )
+        return found
 
 
 def _room_of(mask: int) -> tuple[int, ...]:

@@ -183,7 +183,8 @@ class _Search:
     def worth(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Replicas that stay, then slices that do."""
         stay = rows[:, : len(self._classes)]
-        return np.minimum(stay, self._cap).sum(axis=1) * 1000 + stay.sum(axis=1)
+        found: npt.NDArray[np.int64] = np.minimum(stay, self._cap).sum(axis=1) * 1000 + stay.sum(axis=1)
+        return found
 
     def _missing(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return self._wanted - rows[:, : len(self._classes)] @ self._to_shape
@@ -200,8 +201,8 @@ def _steps(
         [s for i, s in enumerate(gpu) if i in (keep or ())] for gpu, keep in zip(current, kept, strict=True)
     ]
     homes = [_settle(gpu, left) for gpu in stay]
-    for gpu, home in zip(stay, homes, strict=True):
-        _take_over(gpu, home, left)
+    for standing, home in zip(stay, homes, strict=True):
+        _take_over(standing, home, left)
     created = _created(geometry, stay, kept, left)
     steps = []
     for index, gpu in enumerate(current):

@@ -68,7 +68,7 @@ def a_case(rng: random.Random, models: int, gpus: int):  # type: ignore[no-untyp
     slots, wanted, least = [], [], []
     for _ in range(models):
         sizes = [rng.choice([0, 0, rng.randint(1, 6)])]
-        for shape in range(1, 6):
+        for _ in range(5):
             sizes.append(
                 sizes[-1] + rng.choice([0, rng.randint(0, 4), rng.randint(0, 12)]) - rng.choice([0, 0, 1])
             )

@@ -138,7 +138,7 @@ def test_what_can_stay_stays(now: list[str], then: list[str], disturbed: int, de
 
 
 def test_refuses_what_cannot_be() -> None:
-    with pytest.raises(NoTransition, match="GPU 0 as it stands: 2g.35gb can't start at 1"):
+    with pytest.raises(NoTransition, match=r"GPU 0 as it stands: 2g\.35gb can't start at 1"):
         transition([standing("2g.35gb:1=a")], a_plan("7g.141gb:0=a"))
     with pytest.raises(NoTransition, match="does not fit on 1 GPUs"):
         transition([[]], a_plan("7g.141gb:0=a", "7g.141gb:0=a"))
