@@ -4,6 +4,7 @@ Everything here changes synchronously, between two awaits, so that what a decisi
 """
 
 import asyncio
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,10 @@ import pybreaker
 
 from gateway.breakers import Breaker, Outcome, Pass
 from gateway.http_client import Connection, ConnectionPool, ExchangeFailed, Origin
+from gateway.policy.admission import may_take
+from gateway.policy.arrivals import ArrivalRates
 from gateway.policy.facts import RANK, Facts
+from gateway.policy.forecast import Forecast
 from gateway.policy.health import Health, State, after_signal
 from gateway.policy.patience import first_token_patience_s
 from gateway.policy.prefix import PrefixIndex
@@ -24,6 +28,7 @@ from gateway.queue import WaitingRoom
 from gateway.specs import BreakerSpec, TierSpec
 
 EWMA = 0.15
+OFFER_AGAIN_S = 0.02
 SPEEDS_S = 0.05
 """How old measured speeds may be in a decision."""
 
@@ -135,7 +140,11 @@ class Tier:
         self.replicas: dict[str, Replica] = {}
         self.room = WaitingRoom()
         self.ttfts = DurationQuantiles()
+        self.arrivals = ArrivalRates()
         self.service_s = 0.0
+        self._deviation_s = 0.0
+        self._started_at: list[float] = []
+        self._is_offering_again = False
         self._routable = Routable()
         self._recheck_at = 0.0
         self._view = TierView(spec.name, spec.has_replicas)
@@ -161,17 +170,50 @@ class Tier:
         routable, ahead = self.routable(now), self.room.ahead()
         view = self._view
         if view.routable is not routable or view.queued_ahead != ahead or now >= self._view_until:
-            slots = sum(r.slots or 0 for r in routable)
             view = self._view = TierView(
                 name=self.name,
                 has_replicas=self.spec.has_replicas,
                 routable=routable,
                 ttft_slo_s=self.spec.slo.ttft_s,
                 queued_ahead=ahead,
-                release_per_s=slots / self.service_s if self.service_s else 0.0,
+                forecast=self._forecast(),
+                outranking_per_s=self.arrivals.outranking_per_s(now),
+                ttft_s=self.ttfts.quantile(0.9) or 0.0,
             )
             self._view_until = now + SPEEDS_S
         return view
+
+    def _forecast(self) -> Forecast:
+        spread = min(1.0, self._deviation_s / self.service_s) if self.service_s else 0.0
+        return Forecast(self._started_at, self.service_s, spread)
+
+    def begin(self, now: float) -> None:
+        """A request took a slot."""
+        insort(self._started_at, now)
+
+    def end(self, since: float, now: float, is_whole: bool) -> None:
+        """The request that began at `since` gave its slot back; a whole answer tells how long one takes."""
+        del self._started_at[bisect_left(self._started_at, since)]
+        if not is_whole:
+            return
+        off_s = now - since - self.service_s if self.service_s else 0.0
+        self.service_s = self.service_s + EWMA * off_s if self.service_s else now - since
+        self._deviation_s += EWMA * (abs(off_s) - self._deviation_s)
+
+    def offer(self, replica: Replica, now: float) -> None:
+        """Gives a replica's free places to who waits. What nobody may have now, as it is kept, is offered again soon."""
+        is_usable = replica.is_routable(now)
+        self.room.offer(replica, is_usable, lambda rank: may_take(self.view(now), rank, now))
+        if not self._is_offering_again and is_usable and len(self.room) and _has_place(replica):
+            self._is_offering_again = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(OFFER_AGAIN_S, self._offer_again, loop)
+
+    def _offer_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_offering_again = False
+        for replica in self.replicas.values():
+            if _has_place(replica):
+                self.offer(replica, loop.time())
 
     def first_token_patience_s(self, now: float) -> float:
         """How long a request may wait for its first token before it is tried elsewhere."""
@@ -179,6 +221,10 @@ class Tier:
             self._patience_s = first_token_patience_s(self.ttfts, self.spec.slo.ttft_s)
             self._patience_until = now + SPEEDS_S
         return self._patience_s
+
+
+def _has_place(replica: Replica) -> bool:
+    return replica.slots is None or replica.in_flight < replica.slots
 
 
 class Permit:
@@ -198,12 +244,10 @@ class Permit:
         replica = self.replica
         replica.in_flight -= 1
         replica.breaker.leave(self._pass, outcome, now)
-        if outcome is Outcome.SUCCESS:
-            spent = now - self.since
-            self._tier.service_s += EWMA * (spent - self._tier.service_s) if self._tier.service_s else spent
+        self._tier.end(self.since, now, outcome in (Outcome.SUCCESS, Outcome.SLOW))
         if self._pass.is_probe:
             self._tier.changed()
-        self._tier.room.offer(replica, replica.is_routable(now))
+        self._tier.offer(replica, now)
 
 
 class Fleet:
@@ -247,10 +291,18 @@ class Fleet:
         name = f"{self.model}/{tier.name}/{place.replica}"
         return Replica(place, Breaker(name, self._breaker_spec, self._rng, self.listeners), tier.changed)
 
-    def snapshot(self, now: float, may_retry: bool, bindings: Mapping[str, str]) -> Snapshot:
-        return Snapshot(
-            [t.view(now) for t in self.tiers.values()], may_retry, bindings, self._zone, self.prefixes
-        )
+    def arrived(self, facts: Facts, decided_tier: str, now: float) -> None:
+        """A new request wanted a place in every tier down to the one that it was given; in all, if in none."""
+        for tier in list(self.tiers.values())[: facts.lowest_tier + 1]:
+            tier.arrivals.add(RANK[facts.priority], now)
+            if tier.name == decided_tier:
+                return
+
+    def snapshot(
+        self, now: float, may_retry: bool, bindings: Mapping[str, str], promised: str = ""
+    ) -> Snapshot:
+        views = [t.view(now) for t in self.tiers.values()]
+        return Snapshot(views, may_retry, bindings, self._zone, self.prefixes, promised)
 
     def reserve(self, tier_name: str, chosen: ReplicaView, now: float) -> Permit | None:
         """Takes the place that a decision assigned; None when its breaker has no probe left, so decide again.
@@ -265,16 +317,20 @@ class Fleet:
             tier.changed()
             return None
         replica.in_flight += 1
+        tier.begin(now)
         if pass_.is_probe:
             tier.changed()
         return Permit(tier, replica, pass_, now)
 
     async def wait(
         self, tier_name: str, facts: Facts, replica: str, tried: frozenset[str], until: float
-    ) -> None:
-        """Waits for a place in the tier (on `replica`, when named; on none of `tried`), or until `until`; then decide again."""
+    ) -> bool:
+        """Waits for a place in the tier (on `replica`, when named; on none of `tried`), or until `until`; then decide again.
+
+        Whether a place is promised, if that decision comes in the same step.
+        """
         tier = self.tiers[tier_name]
-        await tier.room.wait(RANK[facts.priority], facts.deadline, replica, until, tried)
+        return await tier.room.wait(RANK[facts.priority], facts.deadline, replica, until, tried)
 
 
 def static_places(spec: TierSpec) -> dict[str, Place]:

@@ -79,11 +79,13 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._is_complete = False
         self._has_head = False
+        self._keeps_alive = False
         self._failed: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Sink | None = None
         self._sink_waits_for: Awaitable[None] | None = None
         self._is_enough = False
+        self._end_mark: asyncio.TimerHandle | None = None
 
     # asyncio's side
 
@@ -96,6 +98,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self.fail(ExchangeFailed("malformed", str(error)))
+            self.abort()
         if self._sink is not None:
             self._deliver(self._sink)
         if self._size > READ_AHEAD_BYTES and not self._is_paused and self._transport is not None:
@@ -121,6 +124,11 @@ class Connection(asyncio.Protocol):
 
     # httptools' side
 
+    def on_message_begin(self) -> None:
+        if self._is_complete:
+            # Nobody asked for it, and whoever comes next would take it for its answer. The parser passes this on.
+            raise ExchangeFailed("malformed", "more than one answer")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) < MAX_HEADERS:
             self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -129,6 +137,7 @@ class Connection(asyncio.Protocol):
         self.status = self._parser.get_status_code()
         if self.status >= 200:
             self._has_head = True
+            self._keeps_alive = self._parser.should_keep_alive()
             self._wake()
 
     def on_body(self, body: bytes) -> None:
@@ -140,10 +149,15 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self.status >= 200:
             self._complete()
+        else:
+            self.headers.clear()
 
     def _complete(self) -> None:
         self._is_complete = True
         self._wake()
+        if self._end_mark is not None:
+            self._end_mark.cancel()
+            self._give_back()
 
     def _wake(self) -> None:
         waiter = self._waiter
@@ -275,12 +289,14 @@ class Connection(asyncio.Protocol):
         elif self._is_enough and self._failed is None and self._transport is not None:
             # Only the end mark of the body is missing; it need not hold anybody up.
             self._sink, self._is_enough = _ignore, False
-            self._loop.call_later(END_MARK_S, self._give_back)
+            self._end_mark = self._loop.call_later(END_MARK_S, self._give_back)
         else:
             self.abort()
 
     def _give_back(self) -> None:
-        if self._is_complete and self.is_reusable and self.headers.get("connection", "").lower() != "close":
+        self._end_mark = None
+        # One that stopped reading would not hear its next answer.
+        if self._is_complete and self._keeps_alive and self.is_reusable and not self._is_paused:
             self._sink = None
             self._release(self)
         else:

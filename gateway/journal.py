@@ -343,6 +343,18 @@ _KNOWN_EVENT_FIELDS = frozenset({"id", "object", "created", "model", "choices", 
 _KNOWN_CHOICE_FIELDS = frozenset({"index", "delta", "text", "finish_reason", "token_ids", "prompt_token_ids"})
 
 
+def check_whole(body: bytes) -> None:
+    """Whether an answer that is only passed on is one.
+
+    Raises:
+        ExchangeFailed: `malformed`, `error_event` or `no_tokens`.
+    """
+    answer = _event(body)
+    generated = (answer.get("usage") or {}).get("completion_tokens")
+    if not answer["choices"] or generated == 0:
+        raise ExchangeFailed("no_tokens", "the replica answered without generating anything")
+
+
 def _event(payload: bytes) -> Json:
     try:
         event = orjson.loads(payload)

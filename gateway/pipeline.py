@@ -18,7 +18,7 @@ from gateway.errors import BadRequest, broken_json
 from gateway.fleet import Fleet, Permit, Replica, Stream
 from gateway.hedge import LOST, Race
 from gateway.http_client import ExchangeFailed
-from gateway.journal import Journal, Leg
+from gateway.journal import Journal, Leg, check_whole
 from gateway.legs import CannotContinue, Target, first_leg, is_streamed_inside, next_leg
 from gateway.own_answer import frames_of, whole_of
 from gateway.policy.decide import Limits, decide, decide_seam
@@ -57,6 +57,8 @@ class Course:
     """Whether the client has a status."""
     ttft_s: float = 0.0
     """Of the last attempt, from sending to the first token."""
+    promised: str = ""
+    """The tier whose queue has just promised it a place."""
     race: Race | None = None
     """Set while a second prefill may run beside this one."""
 
@@ -102,9 +104,13 @@ class Pipeline:
         bindings = await self.sessions.find(request.session)
         course = Course(request, facts, Journal(request), bindings)
         self.budget.earn(loop.time())
+        is_new = True
         while True:
             now = loop.time()
             decision = self._decide(course, now)
+            if is_new:
+                self.fleet.arrived(facts, "" if isinstance(decision, Shed) else decision.tier, now)
+                is_new = False
             if isinstance(decision, Wait):
                 await self._wait(course, decision, now)
             elif isinstance(decision, Shed):
@@ -145,7 +151,8 @@ class Pipeline:
 
     def _decide(self, course: Course, now: float) -> Decision:
         may_retry = self.budget.balance(now) >= 1.0
-        snapshot = self.fleet.snapshot(now, may_retry, course.bindings)
+        promised, course.promised = course.promised, ""
+        snapshot = self.fleet.snapshot(now, may_retry, course.bindings, promised)
         if course.seam is not None:
             if not may_retry:
                 return Shed("no_replica", 1.0, "the stream broke and the retry budget is spent")
@@ -156,7 +163,10 @@ class Pipeline:
 
     async def _wait(self, course: Course, decision: Wait, now: float) -> None:
         tried = frozenset(a.replica for a in course.attempts)
-        await self.fleet.wait(decision.tier, course.facts, decision.replica, tried, decision.until)
+        is_promised = await self.fleet.wait(
+            decision.tier, course.facts, decision.replica, tried, decision.until
+        )
+        course.promised = decision.tier if is_promised else ""
         waited_s = asyncio.get_running_loop().time() - now
         self.telemetry.time(self.telemetry.queue_s, waited_s, self.fleet.model, decision.tier)
 
@@ -260,7 +270,9 @@ class Pipeline:
                 course.race.enter(exchange)
             await self._start(course, exchange)
             if not is_streamed_inside(course.request):
-                await reply.whole(served, await exchange.read_whole())
+                body = await exchange.read_whole()
+                check_whole(body)
+                await reply.whole(served, body)
                 return
             await self._stream(course, served, replica, exchange, reply)
 
@@ -401,8 +413,11 @@ class Pipeline:
 
     def _patience(self, course: Course, tier_name: str) -> Patience:
         tier = self.fleet.tiers[tier_name]
-        now = asyncio.get_running_loop().time()
-        return Patience(now + tier.first_token_patience_s(now), course.facts.deadline)
+        now, deadline = asyncio.get_running_loop().time(), course.facts.deadline
+        if not is_streamed_inside(course.request):
+            # Its first byte is its last: only the deadline says how long that may take.
+            return Patience(deadline, deadline)
+        return Patience(now + tier.first_token_patience_s(now), deadline)
 
     def _target(self, tier: str, replica: Replica) -> Target:
         return Target(tier, replica.place.served_model, replica.takes_token_ids, replica.max_model_len)

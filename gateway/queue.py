@@ -6,6 +6,7 @@ with its client, and a promise that nobody takes goes to the next.
 
 import asyncio
 from bisect import insort
+from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
@@ -16,6 +17,10 @@ class Slot(Protocol):
     replica: str
     in_flight: int
     slots: int | None
+
+
+def _anybody(rank: int) -> bool:
+    return True
 
 
 class _Waiter:
@@ -58,8 +63,10 @@ class WaitingRoom:
 
     async def wait(
         self, rank: int, deadline: float, wants: str, until: float, shuns: frozenset[str] = frozenset()
-    ) -> None:
-        """Waits for a promise, a poke, or `until` (monotonic seconds).
+    ) -> bool:
+        """Waits for a promise (then True), a poke, or `until` (monotonic seconds).
+
+        What was promised is the caller's in the step in which this returns, and free afterwards.
 
         Args:
             wants: the one replica that will do, or empty.
@@ -81,8 +88,10 @@ class WaitingRoom:
         finally:
             timer.cancel()
         self._withdraw(waiter)
-        if waiter.promised is not None:
-            self._return(waiter.promised, offer=False)
+        if waiter.promised is None:
+            return False
+        self._return(waiter.promised, offer=False)
+        return True
 
     def _withdraw(self, waiter: _Waiter) -> None:
         if waiter in self._waiters:
@@ -94,11 +103,11 @@ class WaitingRoom:
         if offer:
             self.offer(slot, True)
 
-    def offer(self, slot: Slot, is_usable: bool) -> None:
-        """Promises the free places of a replica to those who wait."""
+    def offer(self, slot: Slot, is_usable: bool, may_take: Callable[[int], bool] = _anybody) -> None:
+        """Promises the free places of a replica to those who wait and who, by their rank, may have them."""
         while is_usable and self._waiters and (slot.slots is None or slot.in_flight < slot.slots):
             waiter = next((w for w in self._waiters if w.can_use(slot)), None)
-            if waiter is None:
+            if waiter is None or not may_take(waiter.key[0]):
                 return
             self._withdraw(waiter)
             slot.in_flight += 1

@@ -21,6 +21,8 @@ FRESH_S = 5.0
 RENEW_S = TTL_S / 4
 """How old a binding gets in the store before the session's next turn renews it."""
 KNOWN_SESSIONS = 100_000
+WRITE_AGAIN_S = (0.25, 0.5, 1.0, 2.0)
+"""Pauses before a binding that the store did not take is written again."""
 
 _NONE: Mapping[str, str] = {}
 
@@ -97,20 +99,28 @@ class Sessions:
         task.add_done_callback(self._writes.discard)
 
     async def _write(self, session: str, known: _Known, only_if_absent: bool) -> None:
-        try:
-            raw = orjson.dumps(known.replicas)
-            if not await self._store.put(
-                self._group, session, raw, ttl_s=TTL_S, only_if_absent=only_if_absent
-            ):
+        """Writes a binding; again a few times when the store is away, as the session's next turn may be far off."""
+        raw = orjson.dumps(known.replicas)
+        for pause_s in (0.0, *WRITE_AGAIN_S):
+            await asyncio.sleep(pause_s)
+            try:
+                is_written = await self._store.put(
+                    self._group, session, raw, ttl_s=TTL_S, only_if_absent=only_if_absent
+                )
+            except StateStoreUnavailable:
+                continue
+            if not is_written:
                 # Another gateway was first: its binding is the one.
                 self._known.pop(session, None)
-        except StateStoreUnavailable:
-            known.is_stored, known.written_at = False, -inf
+            return
+        known.is_stored, known.written_at = False, -inf
 
     async def close(self) -> None:
-        """Waits for writes that are under way."""
+        """Waits a little for writes that are under way."""
         if self._writes:
-            await asyncio.wait(self._writes, timeout=1.0)
+            _, late = await asyncio.wait(self._writes, timeout=1.0)
+            for task in late:
+                task.cancel()
 
 
 def _bindings(raw: bytes | None) -> dict[str, str]:

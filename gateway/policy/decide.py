@@ -7,14 +7,13 @@ are one code path under one deadline and one budget.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gateway.policy.decision import Decision, Serve, Shed, ShedReason, Wait
+from gateway.policy.admission import NoPlace, may_take, queue_place
+from gateway.policy.decision import CONTENDED, Decision, Serve, Shed, ShedReason, Wait
 from gateway.policy.facts import RANK, Attempt, Facts, Seam
 from gateway.policy.rng import Rng
 from gateway.policy.route import Context, Route, candidates, context_of
 from gateway.policy.snapshot import Snapshot, TierView
 
-WAIT_SHARE_OF_SLO = 0.7
-"""A request may queue for this share of its tier's TTFT SLO; the rest is for prefill and for one failover."""
 AFFINITY_WAIT_SHARE = 0.4
 """A turn waits this share of the SLO for the replica that holds its session before it goes elsewhere."""
 SEAM_WAIT_S = 0.4
@@ -49,8 +48,10 @@ def decide(
     if now >= facts.deadline:
         return Shed("deadline", None, "the deadline passed before an answer could begin")
     skips: list[Skip] = []
-    for tier in snapshot.tiers[: facts.lowest_tier + 1]:
-        verdict = _consider(tier, facts, snapshot, attempts, now, rng, route, limits)
+    accepted = snapshot.tiers[: facts.lowest_tier + 1]
+    for index, tier in enumerate(accepted):
+        below = accepted[index + 1 :]
+        verdict = _consider(tier, below, facts, snapshot, attempts, now, rng, route, limits)
         if not isinstance(verdict, Skip):
             reason = skips[0].reason if skips else ""
             return _because(verdict, reason)
@@ -103,6 +104,7 @@ def decide_seam(
 
 def _consider(
     tier: TierView,
+    below: Sequence[TierView],
     facts: Facts,
     snapshot: Snapshot,
     attempts: Sequence[Attempt],
@@ -124,9 +126,9 @@ def _consider(
     if (until := _affinity_wait(context, facts, now)) is not None:
         return Wait(tier.name, until, "", context.bound)
     replica = route.pick(options, context, rng)
-    if replica is not None:
+    if replica is not None and (snapshot.promised == tier.name or may_take(tier, RANK[facts.priority], now)):
         return Serve(tier.name, replica, "")
-    return _queue(tier, facts, now)
+    return _queue(tier, below, facts, now)
 
 
 def _last_failure(tier: TierView, attempts: Sequence[Attempt]) -> str:
@@ -148,14 +150,12 @@ def _affinity_wait(context: Context, facts: Facts, now: float) -> float | None:
     return until if now < until else None
 
 
-def _queue(tier: TierView, facts: Facts, now: float) -> Wait | Skip:
-    """Whether a place in the tier's queue would still lead to a token within its SLO and the caller's deadline."""
-    until = min(facts.arrived_at + WAIT_SHARE_OF_SLO * tier.ttft_slo_s, facts.deadline)
-    ahead = tier.queued_ahead[RANK[facts.priority]]
-    wait_s = (ahead + 1) / tier.release_per_s if tier.release_per_s > 0 else 0.0
-    if now + wait_s < until:
-        return Wait(tier.name, until, "")
-    return Skip("deadline" if until == facts.deadline else "queue_full", max(wait_s, 0.1))
+def _queue(tier: TierView, below: Sequence[TierView], facts: Facts, now: float) -> Wait | Skip:
+    """A place in the tier's queue, as long as that leads to a token within its SLO and the caller's deadline."""
+    place = queue_place(tier, facts, any(t.has_replicas for t in below), now)
+    if isinstance(place, NoPlace):
+        return Skip(place.reason, max(place.retry_after_s, 0.1))
+    return Wait(tier.name, place.until, "")
 
 
 def _because(verdict: Serve | Wait, reason: str) -> Serve | Wait:
@@ -166,10 +166,15 @@ def _because(verdict: Serve | Wait, reason: str) -> Serve | Wait:
 
 def _shed(skips: Sequence[Skip]) -> Shed:
     """429 when some accepted tier is only contended (replicas that push back are full, not ill), 503 when none can serve."""
-    contended = [s for s in skips if s.reason in ("queue_full", "deadline", "backpressure")]
+    contended = [s for s in skips if s.reason in CONTENDED or s.reason == "backpressure"]
     if contended:
         after = min(s.retry_after_s or 1.0 for s in contended)
-        reason: ShedReason = "deadline" if all(s.reason == "deadline" for s in contended) else "queue_full"
+        reasons = {s.reason for s in contended}
+        reason: ShedReason = "queue_full"
+        if reasons == {"deadline"}:
+            reason = "deadline"
+        elif reasons == {"priority"}:
+            reason = "priority"
         return Shed(reason, after, "every tier that the caller accepts is full")
     if any(s.reason != "no_tier" for s in skips):
         return Shed("no_replica", 1.0, "no replica of a tier that the caller accepts can serve")

@@ -34,14 +34,17 @@ class Forecast:
         own_s = self.started_at[place] - now + service_s * (1 + rounds)
         return max(0.0, own_s, self.spread * nth * service_s / count)
 
+    def kept_at_most(self, outranking_per_s: float, waiting: int, patience_s: float) -> float:
+        """An upper bound of `kept` that costs nothing."""
+        due = max(0.0, (self.service_s or PRIOR_S) - patience_s) * outranking_per_s
+        return due + sqrt(due) + waiting if due else 0.0
+
     def kept(self, outranking_per_s: float, waiting: int, patience_s: float, now: float) -> int:
         """Slots to keep for requests of a higher rank, which may wait `patience_s` and no longer.
 
         Before each release to come, those who will have lost their patience by then must have found a slot: one that is
-        free now, or one of an earlier release. Twice the usual chance fluctuation is not waited for: one is.
+        free now, or one of an earlier release. One standard deviation of chance (Poisson) is added.
         """
-        if outranking_per_s <= 0.0:
-            return 0
         service_s = self.service_s or PRIOR_S
         count = min(len(self.started_at), LOOK_AHEAD)
         most = 0.0

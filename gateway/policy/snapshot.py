@@ -7,6 +7,8 @@ from typing import Protocol, overload
 import numpy as np
 import numpy.typing as npt
 
+from gateway.policy.forecast import Forecast
+
 
 class ReplicaView(Protocol):
     """One replica, read-only."""
@@ -41,6 +43,15 @@ class Routable(Sequence[ReplicaView]):
         self._by_name = {r.replica: r for r in self._replicas}
         self.digests: npt.NDArray[np.uint64] = np.array([r.digest for r in self._replicas], dtype=np.uint64)
 
+    def free_slots(self) -> int | None:
+        """Places that are free now; None when nobody knows."""
+        free = 0
+        for replica in self._replicas:
+            if replica.slots is None:
+                return None
+            free += max(0, replica.slots - replica.in_flight)
+        return free
+
     def named(self, replica: str) -> ReplicaView | None:
         """The replica of that name, if it is routable."""
         return self._by_name.get(replica)
@@ -70,8 +81,12 @@ class TierView:
     ttft_slo_s: float = 5.0
     queued_ahead: tuple[int, int, int] = (0, 0, 0)
     """Requests that wait for a slot, of the same or a higher rank than critical, standard, sheddable."""
-    release_per_s: float = 0.0
-    """How often a slot comes free; 0 when not yet known."""
+    forecast: Forecast = field(default_factory=Forecast)
+    """When slots come free."""
+    outranking_per_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Requests a second that come and go before a critical, a standard, a sheddable one."""
+    ttft_s: float = 0.0
+    """Time to the first token of a request that has a slot, as most have it."""
     share: float = 1.0
     """The share of traffic that the ladder lets this tier have."""
 
@@ -100,3 +115,5 @@ class Snapshot:
     zone: str = ""
     prefixes: Prefixes | None = None
     """What replicas have seen of prompts."""
+    promised: str = ""
+    """The tier in which this request was promised a place, as it was first in the queue."""
