@@ -6,7 +6,8 @@ Everything here changes synchronously, between two awaits, so that what a decisi
 import asyncio
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
@@ -65,12 +66,13 @@ class Replica:
 
     def __init__(self, place: Place, breaker: Breaker, changed: Callable[[], None]) -> None:
         self.place, self.breaker, self._changed = place, breaker, changed
-        self.replica, self.zone, self.slots = place.replica, place.zone, place.slots
+        self.replica, self.zone = place.replica, place.zone
         self.digest = digest(place.replica)
         self.origin = Origin.of(place.url)
         self.pool = ConnectionPool(self.origin)
         self.health = Health()
         self.in_flight = 0
+        self.probes_running = 0
         self.ttft_s = 0.0
         self.recent_gaps: deque[float] = deque(maxlen=16)
         self.recent_ttfts: deque[float] = deque(maxlen=8)
@@ -89,6 +91,12 @@ class Replica:
         self.was_probed = asyncio.Event()
         self.kick = asyncio.Event()
         """Set when a probe should run at once."""
+
+    @property
+    def slots(self) -> int | None:
+        """Places for requests: the known prompt takes one while it runs, or a request would wait for it in the engine."""
+        slots = self.place.slots
+        return None if slots is None else max(1, slots - self.probes_running)
 
     def is_routable(self, now: float) -> bool:
         return self.health.is_ready and now >= self.not_before and self.breaker.admits(now)
@@ -199,6 +207,16 @@ class Tier:
         off_s = now - since - self.service_s if self.service_s else 0.0
         self.service_s = self.service_s + EWMA * off_s if self.service_s else now - since
         self._deviation_s += EWMA * (abs(off_s) - self._deviation_s)
+
+    @contextmanager
+    def probing(self, replica: Replica) -> Iterator[None]:
+        """While the known prompt runs."""
+        replica.probes_running += 1
+        try:
+            yield
+        finally:
+            replica.probes_running -= 1
+            self.offer(replica, asyncio.get_running_loop().time())
 
     def offer(self, replica: Replica, now: float) -> None:
         """Gives a replica's free places to who waits. What nobody may have now, as it is kept, is offered again soon."""

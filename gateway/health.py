@@ -145,14 +145,15 @@ class HealthWatch:
         probe = tier.spec.probe
         if probe is None:
             return ProbeResult("ok", "", 0.0, 0.0)
-        result = await probe_right(
-            session,
-            replica.place.url,
-            served_model=replica.place.served_model,
-            known=KnownPrompt(probe.prompt, probe.expect, probe.max_tokens),
-            api_key=replica.place.api_key,
-            timeout_s=max(self.spec.timeout_s, tier.spec.slo.ttft_s),
-        )
+        with tier.probing(replica):
+            result = await probe_right(
+                session,
+                replica.place.url,
+                served_model=replica.place.served_model,
+                known=KnownPrompt(probe.prompt, probe.expect, probe.max_tokens),
+                api_key=replica.place.api_key,
+                timeout_s=max(self.spec.timeout_s, tier.spec.slo.ttft_s),
+            )
         if result.kind == "failed" and result.reason.endswith(("answered 404", "answered 405")):
             # A server without text completions can't be asked the known prompt; that is no illness.
             return ProbeResult("ok", "", 0.0, result.as_of)
