@@ -64,7 +64,8 @@ class Progress:
 def ready_lines(config: Config, url: str) -> list[str]:
     """The address and one command to try, for the first model."""
     model = next(iter(config.models))
-    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Say hello."}}]}}'
+    messages = '[{"role": "user", "content": "What is the capital of France?"}]'
+    body = f'{{"model": "{model}", "temperature": 0, "max_tokens": 40, "messages": {messages}}}'
     return [
         f"ready {url}",
         "try:",

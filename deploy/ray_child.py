@@ -140,6 +140,8 @@ def _environment_of_own_ray(path: Path, config: Config, home: Path) -> dict[str,
         "TMPDIR": str(home / "tmp"),
         handover.CONFIG: str(path.absolute()),
         handover.PID: str(os.getpid()),
+        # By default Ray has its workers, and so the gateway and the engines, yield to every other process.
+        "RAY_worker_niceness": "0",
         # Ray's servers then listen on loopback only. The name is of the systems where that is the default.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": "token",
