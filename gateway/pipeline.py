@@ -101,7 +101,7 @@ class Pipeline:
         """
         loop = asyncio.get_running_loop()
         facts = self._facts(request, loop.time())
-        bindings = await self.sessions.find(request.session)
+        bindings = await self.sessions.find(request.session, self._is_lost)
         course = Course(request, facts, Journal(request), bindings)
         self.budget.earn(loop.time())
         is_new = True
@@ -429,10 +429,15 @@ class Pipeline:
         request = course.request
         return Served(decision.tier, name, degraded, request.request_id, traceparent=request.traceparent)
 
+    def _is_lost(self, tier_name: str, replica: str) -> bool:
+        """Whether a session's replica can't have it now."""
+        tier = self.fleet.tiers.get(tier_name)
+        return tier is None or replica not in tier.replicas or not tier.replicas[replica].health.is_ready
+
     def _succeeded(self, course: Course, decision: Serve, permit: Permit) -> tuple[Outcome, str]:
         tier, replica = self.fleet.tiers[decision.tier], permit.replica
         bound = course.bindings.get(tier.name, "")
-        is_lost = bool(bound) and (bound not in tier.replicas or not tier.replicas[bound].health.is_ready)
+        is_lost = bool(bound) and self._is_lost(tier.name, bound)
         self.sessions.bind(course.request.session, tier.name, replica.replica, is_lost)
         self._count(
             course, tier.name, "degraded" if decision.tier != next(iter(self.fleet.tiers)) else "served"

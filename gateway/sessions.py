@@ -6,7 +6,7 @@ by rendezvous hashing, which all of them compute alike.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -37,6 +37,17 @@ class _Known:
     """When this gateway last wrote it there."""
 
 
+IsLost = Callable[[str, str], bool]
+
+
+def _never(tier: str, replica: str) -> bool:
+    return False
+
+
+def _any_lost(known: _Known, is_lost: IsLost) -> bool:
+    return any(is_lost(tier, replica) for tier, replica in known.replicas.items())
+
+
 class Sessions:
     """Bindings of one model's sessions: replica by tier."""
 
@@ -48,12 +59,16 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._known)
 
-    async def find(self, session: str) -> Mapping[str, str]:
-        """The session's replica by tier; empty for a new one."""
+    async def find(self, session: str, is_lost: IsLost = _never) -> Mapping[str, str]:
+        """The session's replica by tier; empty for a new one.
+
+        Args:
+            is_lost: whether a tier's replica is gone. A binding to one is read again: another gateway may have moved it.
+        """
         if not session:
             return _NONE
         known = self._known.get(session)
-        if known is not None and monotonic() - known.as_of < FRESH_S:
+        if known is not None and monotonic() - known.as_of < FRESH_S and not _any_lost(known, is_lost):
             self._known.move_to_end(session)
             return known.replicas
         return await self._read(session, known)
@@ -100,20 +115,29 @@ class Sessions:
 
     async def _write(self, session: str, known: _Known, only_if_absent: bool) -> None:
         """Writes a binding; again a few times when the store is away, as the session's next turn may be far off."""
-        raw = orjson.dumps(known.replicas)
-        for pause_s in (0.0, *WRITE_AGAIN_S):
+        for pause_s in (*WRITE_AGAIN_S, None):
+            if await self._put(session, known, only_if_absent) or pause_s is None:
+                return
             await asyncio.sleep(pause_s)
-            try:
-                is_written = await self._store.put(
-                    self._group, session, raw, ttl_s=TTL_S, only_if_absent=only_if_absent
-                )
-            except StateStoreUnavailable:
-                continue
-            if not is_written:
-                # Another gateway was first: its binding is the one.
-                self._known.pop(session, None)
-            return
-        known.is_stored, known.written_at = False, -inf
+            if known.written_at > -inf:
+                # A later turn has seen to it.
+                return
+
+    async def _put(self, session: str, known: _Known, only_if_absent: bool) -> bool:
+        """Whether the store took it, or has another gateway's."""
+        raw = orjson.dumps(known.replicas)
+        try:
+            is_mine = await self._store.put(
+                self._group, session, raw, ttl_s=TTL_S, only_if_absent=only_if_absent
+            )
+        except StateStoreUnavailable:
+            known.is_stored, known.written_at = False, -inf
+            return False
+        known.is_stored, known.written_at = True, monotonic()
+        if not is_mine:
+            # Another gateway was first: its binding is the one.
+            self._known.pop(session, None)
+        return True
 
     async def close(self) -> None:
         """Waits a little for writes that are under way."""
