@@ -13,6 +13,7 @@ from deploy.compose import build_gateway
 from deploy.config import load_config, to_gateway_spec
 from deploy.http_server import _Server, _uvicorn_config, address_of, listening_socket
 from gateway.app import Gateway
+from state_store.protocol import StateStore
 from tests.rig import EngineProcess, eventually
 
 Json = dict[str, Any]
@@ -94,16 +95,19 @@ async def serving(
     path: Path,
     *tiers: Json,
     models: dict[str, list[Json]] | None = None,
-    store_url: str = "memory",
+    store: StateStore | str = "memory",
     **sections: Any,
 ) -> AsyncIterator[RunningGateway]:
     """A gateway on these tiers for the model `chat`; `sections` are further parts of the config.
 
-    `store_url` may be a Unix socket, which the config's own `state_store` may not.
+    `store` is one, or the URL of one; that may be a Unix socket, which the config's own may not.
     """
     write_config(path, models or {"chat": list(tiers)}, sections)
     config = load_config(path)
-    gateway = build_gateway(config, store_url, lambda: load_config(path))
+    if isinstance(store, str):
+        gateway = build_gateway(config, store, lambda: load_config(path))
+    else:
+        gateway = Gateway(to_gateway_spec(config), store)
     server = _Server(_uvicorn_config(gateway), lambda: None)
     async with AsyncExitStack() as stack:
         sock = stack.enter_context(listening_socket("127.0.0.1", 0))
