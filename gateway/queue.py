@@ -16,7 +16,9 @@ class Slot(Protocol):
 
     replica: str
     in_flight: int
-    slots: int | None
+
+    @property
+    def slots(self) -> int | None: ...
 
 
 def _anybody(rank: int) -> bool:
