@@ -216,9 +216,7 @@ class TestEnds:
             assert await asyncio.wait_for(found.ask(), 2) == b""
 
     async def test_interim_answers_are_not_the_answer(self) -> None:
-        interim = (
-            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\na: hint\r\nlink: x\r\n\r\n"
-        )
+        interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\na: hint\r\nlink: x\r\n\r\n"
         async with rig(saying(interim, answer(b"x", "a: b"))) as found:
             connection = await found.start()
             assert await connection.head() == 200

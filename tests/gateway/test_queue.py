@@ -219,6 +219,9 @@ class Crowd:
             await done.wait()
         finally:
             release(self.room, free[0])
+            # As a tier does: somebody may have taken another slot than the one it was promised.
+            for replica in self.replicas:
+                self.room.offer(replica, True)
 
     def finish(self, which: int) -> None:
         if self.done:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.policy.facts import Facts
+from gateway.policy.forecast import Forecast
 from gateway.policy.rendezvous import digest
 from gateway.policy.route import Context, Route, best, free_slot, not_tried, predicted_wait, session, zone
 from gateway.policy.snapshot import Routable, Snapshot, TierView
@@ -32,10 +33,16 @@ def tier(
     *replicas: R,
     slo: float = 1.0,
     ahead: tuple[int, int, int] = (0, 0, 0),
-    release_per_s: float = 0.0,
+    forecast: Forecast = Forecast(),  # noqa: B008 - frozen
+    outranking_per_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
 ) -> TierView:
     """A tier with these routable replicas."""
-    return TierView(name, True, Routable(replicas), slo, ahead, release_per_s)
+    return TierView(name, True, Routable(replicas), slo, ahead, forecast, outranking_per_s)
+
+
+def every(gap_s: float, now: float = 100.0) -> Forecast:
+    """Eight slots, one of which comes free each `gap_s`, the first of them `gap_s` after `now`."""
+    return Forecast([now - 8 * gap_s + gap_s * n for n in range(1, 9)], 8 * gap_s)
 
 
 def own(name: str) -> TierView:

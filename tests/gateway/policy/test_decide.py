@@ -8,7 +8,7 @@ from gateway.policy.decide import Limits, decide
 from gateway.policy.decision import Decision, Serve, Shed, Wait
 from gateway.policy.facts import Attempt, Facts
 from gateway.policy.snapshot import Snapshot
-from tests.gateway.policy.fleets import ROUTE, R, facts, ladder, own, tier
+from tests.gateway.policy.fleets import ROUTE, R, every, facts, ladder, own, tier
 
 NOW = 100.0
 A, B, S = R("a"), R("b"), R("s")
@@ -68,15 +68,17 @@ def test_serves(
 
 
 WAITS = [
-    # for 0.7 of the SLO from arrival on
-    ("full", ladder(tier("best", FULL_A)), {}, Wait("best", 100.7, "")),
-    ("full, slow promise", ladder(tier("best", FULL_A, slo=10.0)), {}, Wait("best", 107.0, "")),
+    # as long as a slot would still be in time; critical ones longest
+    ("full", ladder(tier("best", FULL_A)), {}, Wait("best", 100.88, "")),
+    ("full, slow promise", ladder(tier("best", FULL_A, slo=10.0)), {}, Wait("best", 108.8, "")),
+    ("a tier below could serve", ladder(tier("best", FULL_A), tier("small", S)), {"priority": "critical"},
+     Wait("best", 100.75, "")),
     ("a deadline before that", ladder(tier("best", FULL_A)), {"deadline": 100.5}, Wait("best", 100.5, "")),
-    ("the queue moves fast enough", ladder(tier("best", FULL_A, ahead=(0, 5, 5), release_per_s=10.0)), {},
-     Wait("best", 100.7, "")),
-    ("only those of its rank are ahead", ladder(tier("best", FULL_A, ahead=(0, 50, 50), release_per_s=10.0)),
-     {"priority": "critical"}, Wait("best", 100.7, "")),
-    ("a lower tier's queue", ladder(tier("best"), tier("small", FULL_S)), {}, Wait("small", 100.7, "no_replica")),
+    ("the queue moves fast enough", ladder(tier("best", FULL_A, ahead=(0, 5, 5), forecast=every(0.1))), {},
+     Wait("best", 100.88, "")),
+    ("only those of its rank are ahead", ladder(tier("best", FULL_A, ahead=(0, 50, 50), forecast=every(0.1))),
+     {"priority": "critical"}, Wait("best", 100.88, "")),
+    ("a lower tier's queue", ladder(tier("best"), tier("small", FULL_S)), {}, Wait("small", 100.88, "no_replica")),
     # a session's own replica, for 0.4 of the SLO
     ("its replica is full", ladder(tier("best", FULL_A, B), bindings={"best": "a"}), {"session": "x"},
      Wait("best", 100.4, "", "a")),
@@ -100,14 +102,17 @@ def test_waits(snapshot: Snapshot, changes: dict[str, object], expected: Wait) -
 SHEDS = [
     # 429: contended
     ("waited long enough", ladder(tier("best", FULL_A)), {"arrived_at": 99.0}, (), ("queue_full", 0.1)),
-    ("the queue is too long", ladder(tier("best", FULL_A, ahead=(0, 30, 30), release_per_s=10.0)), {}, (),
+    ("the queue is too long", ladder(tier("best", FULL_A, ahead=(0, 30, 30), forecast=every(0.1))), {}, (),
      ("queue_full", 3.1)),
-    ("the deadline comes first", ladder(tier("best", FULL_A, ahead=(0, 3, 3), release_per_s=10.0)),
+    ("the deadline comes first", ladder(tier("best", FULL_A, ahead=(0, 3, 3), forecast=every(0.1))),
      {"deadline": 100.3}, (), ("deadline", 0.4)),
+    ("too many overtake it",
+     ladder(tier("best", FULL_A, ahead=(0, 0, 5), forecast=every(0.1), outranking_per_s=(0.0, 4.0, 9.0))),
+     {"priority": "sheddable"}, (), ("priority", 0.6)),
     ("one tier contended, one dead", ladder(tier("best"), tier("small", FULL_S, slo=0.0)), {}, (), ("queue_full", 0.1)),
     ("of two queues the shorter wait",
-     ladder(tier("best", FULL_A, ahead=(90, 90, 90), release_per_s=10.0),
-            tier("small", FULL_S, ahead=(30, 30, 30), release_per_s=10.0)), {}, (), ("queue_full", 3.1)),
+     ladder(tier("best", FULL_A, ahead=(90, 90, 90), forecast=every(0.1)),
+            tier("small", FULL_S, ahead=(30, 30, 30), forecast=every(0.1))), {}, (), ("queue_full", 3.1)),
     ("all pushed back", ladder(tier("best")), {}, (Attempt("best", "a", "backpressure"),), ("queue_full", 1.0)),
     ("deadline passed", ladder(tier("best", A)), {"deadline": 100.0}, (), ("deadline", None)),
     # 503: nothing can serve
