@@ -116,6 +116,7 @@ class HealthWatch:
             timeout_s=self.spec.timeout_s,
         )
         if result.is_ok:
+            replica.max_model_len = result.max_model_len
             result = await self._probe_right(tier, replica, session, known)
         if result.kind == "wrong":
             self._quarantine(replica, result.reason)

@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import aiohttp
@@ -32,6 +32,8 @@ class ProbeResult:
     answer: str = ""
     is_backpressure: bool = False
     """It failed only because the replica is full (429 or 503): no sign of illness."""
+    max_model_len: int | None = None
+    """Tokens that a prompt and its answer may have together, where the server says so."""
 
     @property
     def is_ok(self) -> bool:
@@ -90,11 +92,12 @@ async def probe_ready(
         _expect_200(await _get(session, url + "/health", api_key), "/health")
         models = await _get(session, url + "/v1/models", api_key)
         _expect_200(models, "/v1/models")
-        if served_model not in (names := _model_names(models.body)):
-            raise _Failed(f"serves {', '.join(sorted(names)) or 'no model'}, not {served_model}")
-        return ""
+        if served_model not in (windows := _model_windows(models.body)):
+            raise _Failed(f"serves {', '.join(sorted(windows)) or 'no model'}, not {served_model}")
+        return str(windows[served_model] or "")
 
-    return await _check(ask, timeout_s, wall)
+    found = await _check(ask, timeout_s, wall)
+    return replace(found, answer="", max_model_len=int(found.answer) if found.answer else None)
 
 
 async def probe_right(
@@ -219,10 +222,12 @@ def _expect_200(answered: _Answered, path: str) -> None:
         raise _Failed(f"{path} answered {answered.status}", is_backpressure=is_full)
 
 
-def _model_names(body: bytes) -> set[str]:
+def _model_windows(body: bytes) -> dict[str, int | None]:
+    """The models by name, with the window of each that tells it, as vLLM does."""
     try:
-        return {str(card["id"]) for card in orjson.loads(body)["data"]}
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+        cards = {str(card["id"]): card.get("max_model_len") for card in orjson.loads(body)["data"]}
+        return {name: length if isinstance(length, int) else None for name, length in cards.items()}
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         raise _Failed("/v1/models answered no list of models") from None
 
 

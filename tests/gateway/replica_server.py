@@ -25,10 +25,18 @@ class Visit:
             asyncio.IncompleteReadError: the client closed the connection.
         """
         head = await self._reader.readuntil(b"\r\n\r\n")
-        length = next(int(h.split(b":")[1]) for h in head.split(b"\r\n") if h.startswith(b"content-length"))
+        lengths = (
+            int(h.split(b":")[1]) for h in head.lower().split(b"\r\n") if h.startswith(b"content-length")
+        )
+        length = next(lengths, 0)
         body = await self._reader.readexactly(length)
         self.requests.append(head + body)
         return body
+
+    @property
+    def path(self) -> str:
+        """Of the latest request."""
+        return self.requests[-1].split()[1].decode()
 
     async def say(self, *pieces: bytes) -> None:
         """Sends each piece in a packet of its own, as far as one can."""
