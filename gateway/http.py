@@ -5,6 +5,7 @@ The hot routes skip the framework: routing, validation and response objects cost
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from gateway.errors import ClientError, TooLarge, shed_headers, shed_json, shed_status
@@ -25,6 +26,9 @@ EVENT_STREAM: tuple[Header, ...] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
 )
+DISCARD_BYTES = 64 * 1024 * 1024
+DISCARD_S = 10.0
+"""How much of a body that is too large is read and thrown away, and for how long."""
 
 
 class ClientGone(Exception):  # noqa: N818
@@ -53,6 +57,8 @@ class HttpApi:
             body = await read_body(receive, headers.get("content-length"), self.max_body_bytes())
             await self._run(parse_request(kind, body, headers), receive, reply)
         except ClientError as error:
+            if isinstance(error, TooLarge) and "expect" not in headers:
+                await discard_rest(receive)
             await reply.error(error, headers.get("x-request-id", ""))
         except ClientGone:
             return None
@@ -99,6 +105,18 @@ async def read_body(receive: Receive, content_length: str | None, limit_bytes: i
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+async def discard_rest(receive: Receive) -> None:
+    """Reads on, within bounds: a client that writes its whole body before it looks must see the answer, not a reset."""
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_S):
+            while size <= DISCARD_BYTES:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+
+
 class HttpReply:
     """A `Reply` over ASGI."""
 
@@ -133,7 +151,7 @@ class HttpReply:
         """The caller's own mistake."""
         headers = [(b"x-request-id", request_id.encode("latin-1"))] if request_id else []
         if isinstance(error, TooLarge):
-            # What is left of the body is not read.
+            # What may be left of the body is not read.
             headers.append((b"connection", b"close"))
         await self._whole(error.status, headers, error.to_json())
 
