@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from statistics import median
@@ -50,6 +51,8 @@ class HealthWatch:
         self._known: dict[str, KnownAnswer] = {}
         self._hearts: dict[Replica, tuple[float, Heartbeats]] = {}
         """By managed replica: the last beat's own time, and the rhythm."""
+        self.listeners: list[Callable[[Replica, Health, Health], None]] = []
+        """Called with a replica, its old health and its new one, when the state changes."""
 
     async def start(self, settle_s: float) -> None:
         """Starts watching; returns when every replica has been probed once, or after `settle_s`."""
@@ -153,7 +156,9 @@ class HealthWatch:
                 served_model=replica.place.served_model,
                 known=KnownPrompt(probe.prompt, probe.expect, probe.max_tokens),
                 api_key=replica.place.api_key,
-                timeout_s=max(self.spec.timeout_s, tier.spec.slo.ttft_s),
+                timeout_s=max(
+                    self.spec.timeout_s, tier.spec.slo.ttft_s + probe.max_tokens * tier.spec.slo.itl_s
+                ),
             )
         if result.kind == "failed" and result.reason.endswith(("answered 404", "answered 405")):
             # A server without text completions can't be asked the known prompt; that is no illness.
@@ -191,6 +196,8 @@ class HealthWatch:
             log.warning(
                 "%s: %s → %s %s", replica.breaker.name, replica.health.state, health.state, health.reason
             )
+            for listener in self.listeners:
+                listener(replica, replica.health, health)
         replica.become(health)
 
     # what traffic shows
