@@ -5,17 +5,17 @@ so nothing is kept while slots come free all the time, and a burst can't take al
 """
 
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, sqrt
 
 from gateway.policy.decision import ShedReason
 from gateway.policy.facts import RANK, Facts
 from gateway.policy.snapshot import TierView
 
-START_SHARE = (0.85, 0.75, 0.75)
+START_SHARE = (0.95, 0.7, 0.7)
 """By which share of its TTFT SLO a critical, standard, sheddable request must be expected to start, or it doesn't queue."""
 START_SHARE_ABOVE = (0.75, 0.6, 0.3)
 """The same where a tier below could serve it: who counts least goes down first."""
-LATEST_SHARE = 0.88
+LATEST_SHARE = (0.95, 0.88, 0.88)
 """A request that queues leaves by this share of its SLO at the latest; what is left is for its prefill."""
 LATEST_SHARE_ABOVE = 0.75
 SIGMA = 1.5
@@ -26,6 +26,8 @@ A refusal after waiting is the worst of answers: with these, 3 in 1,000 refusals
 """
 KEEP_PATIENCE_SHARE = 0.4
 """Slots are kept for critical requests so that none waits longer than this share of its SLO."""
+RESERVED_SHARE = 0.1
+"""So many slots are kept at least while none is about to come free, and half of them at most: what is kept is not used."""
 LARGE_TIER = 32
 """Replicas from which on slots come free all the time."""
 
@@ -49,13 +51,16 @@ def may_take(tier: TierView, rank: int, now: float) -> bool:
     """Whether a request of that rank may have a free slot, rather than leave it for those that outrank it."""
     if rank == 0 or len(tier.routable) > LARGE_TIER:
         return True
-    patience_s = KEEP_PATIENCE_SHARE * tier.ttft_slo_s
-    per_s, waiting = tier.outranking_per_s[rank], tier.queued_ahead[rank - 1]
-    most = tier.forecast.kept_at_most(per_s, waiting, patience_s)
-    if not most:
+    per_s, free = tier.outranking_per_s[rank], tier.routable.free_slots()
+    if not per_s or free is None:
         return True
-    free = tier.routable.free_slots()
-    return free is None or free > most or free > tier.forecast.kept(per_s, waiting, patience_s, now)
+    forecast, patience_s = tier.forecast, KEEP_PATIENCE_SHARE * tier.ttft_slo_s
+    slots, waiting = free + len(forecast.started_at), tier.queued_ahead[rank - 1]
+    # A burst is faster than any measure of it, so some are kept though nobody is expected.
+    least = ceil(RESERVED_SHARE * slots) if forecast.next_s(now) > patience_s else 0
+    if free > max(least, forecast.kept_at_most(per_s, waiting, patience_s)):
+        return True
+    return free > min(max(least, forecast.kept(per_s, waiting, patience_s, now)), slots // 2)
 
 
 def queue_place(tier: TierView, facts: Facts, has_tier_below: bool, now: float) -> Place | NoPlace:
@@ -64,7 +69,7 @@ def queue_place(tier: TierView, facts: Facts, has_tier_below: bool, now: float) 
     if has_tier_below:
         start_s, latest_s = START_SHARE_ABOVE[rank] * slo_s, LATEST_SHARE_ABOVE * slo_s
     else:
-        latest_s = min(LATEST_SHARE * slo_s, slo_s - 1.5 * tier.ttft_s)
+        latest_s = min(LATEST_SHARE[rank] * slo_s, slo_s - 1.5 * tier.ttft_s)
         start_s = min(START_SHARE[rank] * slo_s, latest_s)
     until = min(facts.arrived_at + latest_s, facts.deadline)
     left_s = min(facts.arrived_at + start_s, facts.deadline) - now

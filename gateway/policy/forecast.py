@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import floor, sqrt
 
 PRIOR_S = 1.0
 """How long an answer takes before one has been seen whole."""
@@ -34,6 +34,10 @@ class Forecast:
         own_s = self.started_at[place] - now + service_s * (1 + rounds)
         return max(0.0, own_s, self.spread * nth * service_s / count)
 
+    def next_s(self, now: float) -> float:
+        """Until the next slot comes free; when nothing runs, until what starts now ends."""
+        return self.wait_s(1, now) if self.started_at else self.service_s or PRIOR_S
+
     def kept_at_most(self, outranking_per_s: float, waiting: int, patience_s: float) -> float:
         """An upper bound of `kept` that costs nothing."""
         due = max(0.0, (self.service_s or PRIOR_S) - patience_s) * outranking_per_s
@@ -52,4 +56,4 @@ class Forecast:
             horizon_s = self.started_at[released] - now + service_s if released < count else service_s
             due = max(0.0, horizon_s - patience_s) * outranking_per_s
             most = max(most, due + sqrt(due) + (waiting if due else 0) - released)
-        return ceil(most)
+        return floor(most + 0.5)

@@ -77,7 +77,7 @@ WAITS = [
     ("the queue moves fast enough", ladder(tier("best", FULL_A, ahead=(0, 5, 5), forecast=every(0.1))), {},
      Wait("best", 100.88, "")),
     ("only those of its rank are ahead", ladder(tier("best", FULL_A, ahead=(0, 50, 50), forecast=every(0.1))),
-     {"priority": "critical"}, Wait("best", 100.88, "")),
+     {"priority": "critical"}, Wait("best", 100.95, "")),
     ("a lower tier's queue", ladder(tier("best"), tier("small", FULL_S)), {}, Wait("small", 100.88, "no_replica")),
     # a session's own replica, for 0.4 of the SLO
     ("its replica is full", ladder(tier("best", FULL_A, B), bindings={"best": "a"}), {"session": "x"},
