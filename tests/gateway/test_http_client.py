@@ -320,9 +320,7 @@ class TestBreakingFromOutside:
             await visit.request()
             await visit.say(CHUNKED, chunk(b"one"))
             await visit.gone()
-            closed.set()
 
-        closed = asyncio.Event()
         async with rig(script) as found:
             connection = await found.start()
             await connection.head()
@@ -332,7 +330,7 @@ class TestBreakingFromOutside:
             connection.fail(ExchangeFailed("hung", "no token"))
             with pytest.raises(ExchangeFailed, match="hung: no token"):
                 await asyncio.wait_for(reading, 1)
-            await asyncio.wait_for(closed.wait(), 1)
+            await asyncio.wait_for(found.server.visits[0].ended.wait(), 1)
             connection.finish()
             assert not connection.is_reusable
 
@@ -364,14 +362,12 @@ class TestBreakingFromOutside:
             await visit.request()
             await visit.say(CHUNKED, chunk(b"one"))
             await visit.gone()
-            closed.set()
 
-        closed = asyncio.Event()
         async with rig(script) as found:
             connection = await found.start()
             await connection.head()
             connection.finish()
-            await asyncio.wait_for(closed.wait(), 1)
+            await asyncio.wait_for(found.server.visits[0].ended.wait(), 1)
 
 
 class TestSlowReader:
@@ -470,15 +466,13 @@ class TestPump:
             await visit.request()
             await visit.say(CHUNKED, chunk(b"[DONE]"))
             await visit.gone()
-            closed.set()
 
-        closed = asyncio.Event()
         async with rig(script) as found:
             connection = await found.start()
             await connection.head()
             await connection.pump(lambda data: connection.enough())
             connection.finish()
-            await asyncio.wait_for(closed.wait(), 2)
+            await asyncio.wait_for(found.server.visits[0].ended.wait(), 2)
 
     async def test_the_sink_s_objection_reaches_the_one_who_pumps(self) -> None:
         def sink(data: bytes) -> None:
