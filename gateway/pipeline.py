@@ -101,7 +101,7 @@ class Pipeline:
         """
         loop = asyncio.get_running_loop()
         facts = self._facts(request, loop.time())
-        bindings = await self.sessions.find(request.session, self._is_lost)
+        bindings = await self.sessions.find(facts.session, self._is_lost)
         course = Course(request, facts, Journal(request), bindings)
         self.budget.earn(loop.time())
         is_new = True
@@ -142,7 +142,7 @@ class Pipeline:
             arrived_at=now,
             deadline=now + timeout_s,
             priority=request.priority,
-            session=request.session,
+            session=request.session if self.route.keeps_sessions else "",
             lowest_tier=lowest,
             prompt_size_bytes=request.size_bytes,
             max_tokens=request.max_tokens or 0,
@@ -438,14 +438,17 @@ class Pipeline:
         tier, replica = self.fleet.tiers[decision.tier], permit.replica
         bound = course.bindings.get(tier.name, "")
         is_lost = bool(bound) and self._is_lost(tier.name, bound)
-        self.sessions.bind(course.request.session, tier.name, replica.replica, is_lost)
+        self.sessions.bind(course.facts.session, tier.name, replica.replica, is_lost)
         self._count(
             course, tier.name, "degraded" if decision.tier != next(iter(self.fleet.tiers)) else "served"
         )
+        now = asyncio.get_running_loop().time()
         if decision.tier != next(iter(self.fleet.tiers)) and decision.reason != "resumed":
             self.telemetry.count(self.telemetry.degraded, self.fleet.model, tier.name, decision.reason)
+            self.shares.degraded(decision.reason, now)
         if course.seam is not None:
             self.telemetry.count(self.telemetry.resumes, self.fleet.model, "resumed")
+            self.shares.stream("resumed", now)
         is_slow = course.ttft_s > tier.spec.slo.ttft_s
         return (Outcome.SLOW if is_slow else Outcome.SUCCESS), "success"
 
@@ -490,16 +493,20 @@ class Pipeline:
         self._count(course, decision.tier, "degraded" if decision.reason else "served")
         if decision.reason:
             self.telemetry.count(self.telemetry.degraded, self.fleet.model, decision.tier, decision.reason)
+            self.shares.degraded(decision.reason, asyncio.get_running_loop().time())
         return True
 
     async def _refuse(self, course: Course, shed: Shed, reply: Reply) -> None:
         """Says no: before anything was sent as a status, afterwards as the one error event that ends the stream."""
         self._count(course, course.first_tier, "broken" if course.has_begun else "shed")
+        now = asyncio.get_running_loop().time()
         if not course.has_begun:
             self.telemetry.count(self.telemetry.shed, self.fleet.model, course.request.priority, shed.reason)
+            self.shares.shed(shed.reason, now)
             await reply.refuse(shed, course.request.request_id)
             return
         self.telemetry.count(self.telemetry.resumes, self.fleet.model, "given_up")
+        self.shares.stream("given_up", now)
         served = Served(course.first_tier, "", "", course.request.request_id)
         await self._push(course, served, reply, frame(broken_json(shed)))
         await reply.end()

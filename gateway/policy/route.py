@@ -16,7 +16,7 @@ from gateway.policy.rendezvous import digest, ranked
 from gateway.policy.rng import Rng
 from gateway.policy.snapshot import Prefixes, ReplicaView, Snapshot, TierView
 
-CANDIDATES = 8
+CANDIDATES = 4
 LOAD_BOUND = 1.25
 """A session's first choice may carry this many times the mean load before a new session goes to its second
 (Mirrokni, Thorup, Zadimoghaddam: consistent hashing with bounded loads)."""
@@ -56,6 +56,11 @@ class Route:
         if len(passed) < 2:
             return passed[0] if passed else None
         return self.picker([(self._score(r, context), r) for r in passed], rng)
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether sessions matter to it at all."""
+        return any(scorer is session for scorer, _ in self.scorers)
 
     def _score(self, replica: ReplicaView, context: Context) -> float:
         return sum(weight * scorer(replica, context) for scorer, weight in self.scorers)
@@ -119,11 +124,20 @@ def power_of_two(scored: Sequence[tuple[float, ReplicaView]], rng: Rng) -> Repli
 
 
 def candidates(context: Context, rng: Rng) -> Sequence[ReplicaView]:
-    """At most `CANDIDATES` random replicas, those that the session prefers, and those that know the prompt."""
+    """The replica that holds the session; else at most `CANDIDATES` random ones, those that the session prefers, and
+    those that know the prompt."""
     routable = context.tier.routable
+    bound = routable.named(context.bound) if context.bound else None
+    if bound is not None and not_tried(bound, context) and free_slot(bound, context):
+        # While it has a place, nothing outweighs the state that it holds.
+        return (bound,)
     if len(routable) <= CANDIDATES:
         return routable
     chosen = {r.replica: r for r in rng.sample(routable, CANDIDATES)}
+    if not any(not_tried(r, context) and free_slot(r, context) for r in chosen.values()):
+        # In a fleet that is nearly full a handful may miss the last place.
+        free = next((r for r in routable if not_tried(r, context) and free_slot(r, context)), None)
+        chosen.update({} if free is None else {free.replica: free})
     holders = (
         context.prefixes.holders(context.facts.prefix) if context.prefixes and context.facts.prefix else ()
     )
