@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict
 from random import Random
 from time import time
 from typing import Any
@@ -12,12 +15,15 @@ import pybreaker
 from fallback_models.answer import Answerer
 from fallback_models.cache import AnswerCache
 from fallback_models.canned import CannedText
+from gateway.chronicle import Chronicle, Look
 from gateway.errors import ModelNotFound
-from gateway.fleet import Fleet
+from gateway.events import EventLog, breaker_text, health_text
+from gateway.fleet import Fleet, Replica
 from gateway.health import HealthWatch
 from gateway.http import Asgi, HttpApi
 from gateway.pipeline import Pipeline
 from gateway.policy.decide import Limits
+from gateway.policy.health import Health
 from gateway.policy.retry_budget import RetryBudget
 from gateway.policy.route import route_of
 from gateway.reply import Reply
@@ -25,7 +31,7 @@ from gateway.request import Request
 from gateway.sessions import Sessions
 from gateway.shares import TierShares
 from gateway.specs import GatewaySpec, ModelSpec
-from gateway.status import gauges, model_status
+from gateway.status import gauges, look, model_standing, model_status
 from gateway.surface import build_surface
 from gateway.telemetry import Sample, Telemetry
 from state_store.guarded import GuardedStateStore
@@ -49,10 +55,12 @@ class _Served:
         rng: Random,
         telemetry: Telemetry,
         shares: TierShares,
+        events: EventLog,
     ) -> None:
         self.fleet = Fleet(name, spec.models[name].tiers, spec.breaker, rng, spec.routing.zone)
-        self.fleet.listeners.append(_CountsTransitions(telemetry))
+        self.fleet.listeners.append(_TellsOfBreakers(name, telemetry, events))
         self.watch = HealthWatch(self.fleet, spec.health, store, rng)
+        self.watch.listeners.append(_TellsOfHealth(name, telemetry, events))
         self.sessions = Sessions(name, store)
         self.shares = shares
         self.store = store
@@ -105,6 +113,8 @@ class Gateway:
         self._models: dict[str, _Served] = {}
         self._is_draining = False
         self._started_at = time()
+        self.events = EventLog()
+        self._chronicle = Chronicle(self.events, self._looks, self._store_error)
         self.read_spec: Callable[[], Awaitable[GatewaySpec]] | None = None
         """Reads the config anew for `POST /admin/reload`; raises ValueError with what is wrong."""
         for name in spec.models:
@@ -112,16 +122,18 @@ class Gateway:
         self.asgi: Asgi = HttpApi(self, build_surface(self), lambda: self.spec.max_body_bytes)
 
     def _add(self, name: str) -> _Served:
-        served = _Served(name, self.spec, self._store, self._rng, self.telemetry, TierShares())
+        served = _Served(name, self.spec, self._store, self._rng, self.telemetry, TierShares(), self.events)
         self._models[name] = served
         return served
 
     async def start(self) -> None:
         """Begins to watch the replicas; returns when each has been probed once, or after two seconds."""
         await asyncio.gather(*(m.watch.start(SETTLE_S) for m in self._models.values()))
+        self._chronicle.start()
 
     async def stop(self) -> None:
         """Stops watching, and closes what is open."""
+        await self._chronicle.stop()
         for model in self._models.values():
             await self._end(model)
         await self._store.close()
@@ -136,6 +148,9 @@ class Gateway:
     def begin_drain(self) -> None:
         """Says that it is not ready any more; what comes all the same is still served."""
         self._is_draining = True
+        self.events.add(
+            "gateway", "the gateway drains: it finishes what it has and is not ready any more", time()
+        )
 
     async def reload(self, spec: GatewaySpec) -> None:
         """Puts a new configuration in force. Nothing in flight is dropped."""
@@ -147,6 +162,7 @@ class Gateway:
                 self._models[name].take(model, spec)
             else:
                 await self._add(name).watch.start(SETTLE_S)
+        self.events.add("gateway", "a new config is in force", time())
 
     async def reload_from_file(self) -> str | None:
         """Re-reads the config; what is wrong with it, or None."""
@@ -189,8 +205,10 @@ class Gateway:
 
     def status(self) -> Json:
         now = asyncio.get_running_loop().time()
-        models = {name: model_status(m.fleet, m.shares, now) for name, m in self._models.items()}
+        models = {name: self._model_status(m, now) for name, m in self._models.items()}
         return {
+            "now": time(),
+            "gateway": {"id": f"{socket.gethostname()}:{os.getpid()}", "started_at": self._started_at},
             "ready": not self._is_draining and all(m["ready"] for m in models.values()),
             "draining": self._is_draining,
             "models": models,
@@ -199,7 +217,24 @@ class Gateway:
                 name: sum(len(t.room) for t in m.fleet.tiers.values()) for name, m in self._models.items()
             },
             "sessions": sum(len(m.sessions) for m in self._models.values()),
+            "events": [asdict(e) for e in self.events.newest()],
         }
+
+    def _model_status(self, model: _Served, now: float) -> Json:
+        standing = model_standing(model.fleet, model.shares, now)
+        since = self._chronicle.since(model.fleet.model, standing)
+        return model_status(model.fleet, model.shares, now) | {
+            "standing": {**asdict(standing), "since": since}
+        }
+
+    def _looks(self) -> dict[str, Look]:
+        now = asyncio.get_running_loop().time()
+        return {name: look(m.fleet, m.shares, now) for name, m in self._models.items()}
+
+    def _store_error(self) -> str | None:
+        """What is wrong with the store; None while it answers."""
+        store = self._store_status()
+        return None if store["available"] else str(store.get("error") or "")
 
     def _store_status(self) -> Json:
         store = self._store
@@ -223,13 +258,26 @@ class Gateway:
             yield from gauges(model.fleet, now)
 
 
-class _CountsTransitions(pybreaker.CircuitBreakerListener):  # type: ignore[misc]
-    """Counts and logs what breakers do."""
+class _TellsOfBreakers(pybreaker.CircuitBreakerListener):  # type: ignore[misc]
+    """Counts, logs and tells what one model's breakers do."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._telemetry = telemetry
+    def __init__(self, model: str, telemetry: Telemetry, events: EventLog) -> None:
+        self._model, self._telemetry, self._events = model, telemetry, events
 
     def state_change(self, cb: Any, old_state: Any, new_state: Any) -> None:
-        model, tier, replica = cb.name.split("/", 2)
         log.warning("breaker %s: %s → %s", cb.name, old_state, new_state)
-        self._telemetry.count(self._telemetry.states, model, tier, replica, f"breaker-{new_state}")
+        tier, replica = cb.name.removeprefix(f"{self._model}/").split("/", 1)
+        self._telemetry.count(self._telemetry.states, self._model, tier, replica, f"breaker-{new_state}")
+        self._events.add("breaker", breaker_text(self._model, tier, replica, str(new_state)), time())
+
+
+class _TellsOfHealth:
+    """Counts and tells how the health of one model's replicas changes."""
+
+    def __init__(self, model: str, telemetry: Telemetry, events: EventLog) -> None:
+        self._model, self._telemetry, self._events = model, telemetry, events
+
+    def __call__(self, replica: Replica, old: Health, new: Health) -> None:
+        tier = replica.breaker.name.removeprefix(f"{self._model}/").split("/", 1)[0]
+        self._telemetry.count(self._telemetry.states, self._model, tier, replica.replica, new.state)
+        self._events.add("health", health_text(self._model, tier, replica.replica, old, new), time())

@@ -1,24 +1,93 @@
-"""Which tiers answered lately: shares over a sliding minute, in buckets of a second."""
+"""What became of requests lately: which tiers answered, for what reason a lower one did, and who was refused.
+
+Counted twice: by the second for a minute, by the minute for an hour.
+"""
 
 from collections import Counter, deque
+from typing import Literal
 
 WINDOW_S = 60
+MINUTES = 60
+
+Kind = Literal["tier", "reason", "shed", "stream"]
+"""An answer by its tier; a lower tier's answer by its reason; a refusal by its reason; a broken stream by its end."""
+Counts = Counter[tuple[Kind, str]]
+
+
+class Buckets:
+    """Counts in buckets of `width_s`; the last `keep` of them that have any."""
+
+    def __init__(self, width_s: int, keep: int) -> None:
+        self._width_s = width_s
+        self._buckets: deque[tuple[int, Counts]] = deque(maxlen=keep)
+
+    def add(self, kind: Kind, name: str, now: float) -> None:
+        bucket = int(now / self._width_s)
+        if not self._buckets or self._buckets[-1][0] != bucket:
+            self._buckets.append((bucket, Counter()))
+        self._buckets[-1][1][kind, name] += 1
+
+    def total(self, count: int, now: float) -> Counts:
+        """The sum of the last `count` buckets; the one that `now` is in is the last."""
+        oldest = now / self._width_s - count
+        total: Counts = Counter()
+        for bucket, counts in self._buckets:
+            if bucket > oldest:
+                total.update(counts)
+        return total
+
+    def series(self, count: int, now: float) -> list[Counts]:
+        """The last `count` buckets, oldest first, quiet ones too."""
+        found = dict(self._buckets)
+        last = int(now / self._width_s)
+        return [found.get(bucket, Counter()) for bucket in range(last - count + 1, last + 1)]
 
 
 class TierShares:
-    """Counts answers by tier. Times are monotonic seconds."""
+    """Counts one model's answers and refusals. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._seconds: deque[tuple[int, Counter[str]]] = deque(maxlen=WINDOW_S)
+        self._seconds = Buckets(1, WINDOW_S)
+        self._minutes = Buckets(60, MINUTES)
+        self.totals: Counts = Counter()
+        """Since the start."""
 
     def add(self, tier: str, now: float) -> None:
-        second = int(now)
-        if not self._seconds or self._seconds[-1][0] != second:
-            self._seconds.append((second, Counter()))
-        self._seconds[-1][1][tier] += 1
+        """An answer of this tier."""
+        self._count("tier", tier, now)
+
+    def degraded(self, reason: str, now: float) -> None:
+        """An answer of a lower tier, for this reason."""
+        self._count("reason", reason, now)
+
+    def shed(self, reason: str, now: float) -> None:
+        """A refusal."""
+        self._count("shed", reason, now)
+
+    def stream(self, end: str, now: float) -> None:
+        """A stream that broke, and `resumed` or was `given_up`."""
+        self._count("stream", end, now)
+
+    def _count(self, kind: Kind, name: str, now: float) -> None:
+        self.totals[kind, name] += 1
+        self._seconds.add(kind, name, now)
+        self._minutes.add(kind, name, now)
 
     def of(self, tier: str, now: float) -> float:
         """The share of the last minute's answers that the tier gave, 0 to 1."""
-        recent = [counts for second, counts in self._seconds if second > now - WINDOW_S]
-        total = sum(counts.total() for counts in recent)
-        return sum(counts[tier] for counts in recent) / total if total else 0.0
+        answers = of_kind(self.last(WINDOW_S, now), "tier")
+        total = sum(answers.values())
+        return answers.get(tier, 0) / total if total else 0.0
+
+    def last(self, seconds: int, now: float) -> Counts:
+        """The last seconds, a minute at most."""
+        return self._seconds.total(seconds, now)
+
+    def hour(self, now: float) -> list[Counts]:
+        """The last hour by the minute, oldest first."""
+        return self._minutes.series(MINUTES, now)
+
+
+def of_kind(counts: Counts, kind: Kind) -> dict[str, int]:
+    """One kind's counts by name."""
+    return {name: count for (k, name), count in counts.items() if k == kind}

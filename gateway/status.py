@@ -3,37 +3,107 @@
 from collections.abc import Iterator
 from typing import Any
 
+from gateway.chronicle import Look
 from gateway.fleet import Fleet, Replica, Tier
-from gateway.shares import TierShares
+from gateway.shares import TierShares, of_kind
+from gateway.standing import RECENT_S, Recent, Rung, Standing, standing
 from gateway.telemetry import Sample
 
 Json = dict[str, Any]
+PRIORITIES = ("critical", "standard", "sheddable")
 
 
 def model_status(fleet: Fleet, shares: TierShares, now: float) -> Json:
-    """One model: its ladder, and which tier serves."""
+    """One model: its ladder, which tier serves, and what became of its requests in the last minute and hour."""
     tiers = [_tier(tier, shares, now) for tier in fleet.tiers.values()]
-    return {"ready": any(t["serving"] for t in tiers), "tiers": tiers}
+    minute = shares.last(60, now)
+    return {
+        "ready": any(t["serving"] for t in tiers),
+        "tiers": tiers,
+        "answers_60s": sum(of_kind(minute, "tier").values()),
+        "degraded_60s": of_kind(minute, "reason"),
+        "sheds_60s": of_kind(minute, "shed"),
+        "streams_60s": of_kind(minute, "stream"),
+        "shares_1h": _hour(fleet, shares, now),
+    }
+
+
+def _hour(fleet: Fleet, shares: TierShares, now: float) -> Json:
+    """The last hour by the minute, oldest first: answers of each tier that is or was there, and refusals by reason."""
+    minutes = shares.hour(now)
+    seen = {name for m in minutes for name in of_kind(m, "tier")}
+    tiers = [*fleet.tiers, *sorted(seen - fleet.tiers.keys())]
+    reasons = sorted({name for m in minutes for name in of_kind(m, "shed")})
+    return {
+        "bucket_s": 60,
+        "tiers": {t: [m["tier", t] for m in minutes] for t in tiers},
+        "sheds": {r: [m["shed", r] for m in minutes] for r in reasons},
+    }
+
+
+def look(fleet: Fleet, shares: TierShares, now: float) -> Look:
+    """What the chronicle compares from one moment to the next."""
+    totals = shares.totals
+    return Look(
+        standing=model_standing(fleet, shares, now),
+        serving={t.name: _is_serving(t, now) for t in fleet.tiers.values()},
+        lower_answers=sum(of_kind(totals, "reason").values()),
+        sheds=sum(of_kind(totals, "shed").values()),
+        resumed=totals["stream", "resumed"],
+        given_up=totals["stream", "given_up"],
+    )
+
+
+def model_standing(fleet: Fleet, shares: TierShares, now: float) -> Standing:
+    """How the model stands, in words."""
+    recent = shares.last(RECENT_S, now)
+    return standing(
+        fleet.model,
+        [_rung(tier, now) for tier in fleet.tiers.values()],
+        Recent(of_kind(recent, "tier"), of_kind(recent, "reason"), of_kind(recent, "shed")),
+    )
+
+
+def _rung(tier: Tier, now: float) -> Rung:
+    out = tuple(what for r in tier.replicas.values() if (what := _out(r, now)))
+    return Rung(tier.name, tier.spec.quality, _is_serving(tier, now), len(tier.replicas), out)
+
+
+def _is_serving(tier: Tier, now: float) -> bool:
+    return not tier.spec.has_replicas or len(tier.routable(now)) > 0
+
+
+def _out(replica: Replica, now: float) -> str:
+    """Why a replica may get nothing now; empty when it may."""
+    if replica.is_routable(now):
+        return ""
+    if not replica.health.is_ready:
+        return _state(replica)
+    return "held back by a breaker" if not replica.breaker.admits(now) else "pausing as it asked to"
 
 
 def _tier(tier: Tier, shares: TierShares, now: float) -> Json:
-    serving = not tier.spec.has_replicas or len(tier.routable(now)) > 0
+    serving = _is_serving(tier, now)
     return {
         "name": tier.name,
         "backend": tier.spec.backend,
         "quality": tier.spec.quality,
         "serving": serving,
-        "reason": "" if serving else _why_not(tier),
+        "reason": "" if serving else _why_not(tier, now),
         "share_60s": round(shares.of(tier.name, now), 4),
         "waiting": len(tier.room),
+        "waiting_by_priority": dict(zip(PRIORITIES, tier.room.counts(), strict=True)),
+        "slo_ttft_s": tier.spec.slo.ttft_s,
+        "ttft_p50_s": tier.ttfts.quantile(0.5),
+        "ttft_p99_s": tier.ttfts.quantile(0.99),
         "replicas": [_replica(r, now) for r in tier.replicas.values()],
     }
 
 
-def _why_not(tier: Tier) -> str:
+def _why_not(tier: Tier, now: float) -> str:
     if not tier.replicas:
         return "no replica is registered"
-    return "; ".join(sorted({f"{r.replica} {_state(r)}" for r in tier.replicas.values()}))
+    return "; ".join(sorted({f"{r.replica} {_out(r, now)}" for r in tier.replicas.values()}))
 
 
 def _state(replica: Replica) -> str:
@@ -63,8 +133,10 @@ def gauges(fleet: Fleet, now: float) -> Iterator[Sample]:
         routable = len(tier.routable(now)) if tier.spec.has_replicas else 1
         yield "graceway_tier_routable", "Replicas that may get requests", labels, float(routable)
         yield "graceway_tier_quality", "What the tier's answers are worth, 0 to 1", labels, tier.spec.quality
-        for rank, count in zip(("critical", "standard", "sheddable"), tier.room.counts(), strict=True):
+        for rank, count in zip(PRIORITIES, tier.room.counts(), strict=True):
             yield "graceway_queue_length", "Requests waiting", {**labels, "priority": rank}, float(count)
+        slo_s = tier.spec.slo.ttft_s
+        yield "graceway_slo_ttft_seconds", "What the tier promises for the first token", labels, slo_s
         for replica in tier.replicas.values():
             yield from _replica_gauges(replica, labels)
 

@@ -1,0 +1,147 @@
+"""How a model stands, in one plain sentence: who serves it, what is given up, why, and what that costs. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Level = Literal["best", "reduced", "degraded", "down"]
+"""Served by the best tier; the same with fewer replicas; a lower tier serves or requests are refused; nothing serves."""
+
+RECENT_S = 10
+"""What counts as now."""
+
+_WHY = {
+    "queue_full": "{tier} is full",
+    "deadline": "{tier} could not have begun in time",
+    "priority": "{tier} keeps its places for more important requests",
+    "rate_limited": "a rate limit was reached",
+    "backpressure": "{tier} pushed back",
+    "no_replica": "no replica of {tier} could serve",
+    "no_tier": "no other tier could answer",
+    "first_token_timeout": "{tier} was too slow with its first token",
+    "slow": "{tier} was too slow",
+    "resumed": "streams went on there",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One tier as it stands: `out` says of each replica that may get nothing now what is wrong with it."""
+
+    name: str
+    quality: float
+    is_serving: bool
+    replicas: int = 0
+    out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """What became of the requests of the last `RECENT_S` seconds."""
+
+    answers: Mapping[str, int] = field(default_factory=dict)
+    """By tier."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """Of lower tiers' answers."""
+    sheds: Mapping[str, int] = field(default_factory=dict)
+    """By reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A level, the sentence that explains it, and what it costs (empty when nothing).
+
+    `cause` is the tier whose absence the sentence is about, empty when it is about traffic.
+    """
+
+    level: Level
+    text: str
+    cost: str = ""
+    cause: str = ""
+
+
+def standing(model: str, rungs: Sequence[Rung], recent: Recent) -> Standing:
+    """How a model stands. `rungs` are best first."""
+    serving = next((r for r in rungs if r.is_serving), None)
+    if serving is None:
+        why = " and ".join(_outage(r) for r in rungs)
+        return Standing("down", f"{model} can't be served: {why}", _refused(recent), rungs[-1].name)
+    if serving is not rungs[0]:
+        above = rungs[: rungs.index(serving)]
+        why = " and ".join(_outage(r) for r in above)
+        cost = _cost(rungs, recent)
+        return Standing("degraded", f"{model} is served by {serving.name} because {why}", cost, rungs[0].name)
+    return _by_its_best(model, rungs, recent)
+
+
+def _by_its_best(model: str, rungs: Sequence[Rung], recent: Recent) -> Standing:
+    best, served = rungs[0], f"{model} is served by {rungs[0].name}"
+    lower = {n: c for n, c in recent.answers.items() if n != best.name and c}
+    fewer = f"; {_some_out(best)}" if best.out else ""
+    if lower:
+        share = sum(lower.values()) / sum(recent.answers.values())
+        names = _listed(sorted(lower, key=lambda n: -lower[n]))
+        text = f"{_percent(share)} of {model}'s answers come from {names} because {_why(best, recent)}{fewer}"
+        return Standing("degraded", text, _cost(rungs, recent))
+    if recent.sheds:
+        return Standing("degraded", f"{served} but requests are refused{fewer}", _cost(rungs, recent))
+    return Standing("reduced" if best.out else "best", served + fewer)
+
+
+def _why(best: Rung, recent: Recent) -> str:
+    if not recent.reasons:
+        return f"{best.name} did not answer"
+    reason = max(recent.reasons, key=lambda r: recent.reasons[r])
+    said = _WHY.get(reason, "replicas of {tier} failed")
+    return f"{said.format(tier=best.name)} ({reason})"
+
+
+def _outage(rung: Rung) -> str:
+    """Why a tier can't serve: what is wrong with its replicas."""
+    if not rung.replicas:
+        return f"{rung.name} has no replica"
+    whats = Counter(rung.out)
+    if len(whats) > 1:
+        parts = [f"{count} {'is' if count == 1 else 'are'} {what}" for what, count in whats.most_common()]
+        return f"of {rung.name}'s {rung.replicas} replicas {_listed(parts)}"
+    what = next(iter(whats), "not in rotation")
+    if rung.replicas == 1:
+        return f"the {rung.name} replica is {what}"
+    return f"{'both' if rung.replicas == 2 else f'all {rung.replicas}'} {rung.name} replicas are {what}"
+
+
+def _some_out(rung: Rung) -> str:
+    parts = [
+        f"{count} {'is' if count == 1 else 'are'} {what}" for what, count in Counter(rung.out).most_common()
+    ]
+    return f"of its {rung.replicas} replicas {_listed(parts)}"
+
+
+def _cost(rungs: Sequence[Rung], recent: Recent) -> str:
+    """What is given up: the mean quality of the answers against the best tier's, and who got none."""
+    worth = {r.name: r.quality for r in rungs}
+    answers = {n: c for n, c in recent.answers.items() if n in worth and c}
+    parts = []
+    if answers:
+        mean = sum(worth[n] * c for n, c in answers.items()) / sum(answers.values())
+        parts.append(f"mean quality {mean:.2g} instead of {rungs[0].quality:.2g} over the last {RECENT_S} s")
+    if refused := _refused(recent):
+        parts.append(refused)
+    return "; ".join(parts)
+
+
+def _refused(recent: Recent) -> str:
+    if not recent.sheds:
+        return ""
+    count = sum(recent.sheds.values())
+    by = ", ".join(f"{reason} {n}" for reason, n in sorted(recent.sheds.items(), key=lambda s: -s[1]))
+    return f"{count} request{'' if count == 1 else 's'} refused in the last {RECENT_S} s ({by})"
+
+
+def _percent(share: float) -> str:
+    return "less than 1 %" if share < 0.01 else f"{share * 100:.0f} %"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
