@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
 import orjson
@@ -27,7 +27,7 @@ from loadtests.generation import Generation, Streamed, Whole, failure_body
 from loadtests.prefixes import BLOCK_TOKENS, PrefixCache
 from loadtests.shapes import Envelope, Json
 from loadtests.telemetry import Telemetry
-from loadtests.tokens import decode, encode, render_chat
+from loadtests.tokens import detokenize, encode, render_chat
 from loadtests.wire import Connection, Pending, Request
 
 REQUESTS_KEPT = 64
@@ -44,6 +44,8 @@ class Options:
     kv_blocks: int = 8192
     max_model_len: int = 32_768
     tokens_per_event: int = 1
+    token_ids: str = "yes"
+    """What becomes of `return_token_ids`, which not every server knows: `yes`, `ignored` or `refused`."""
     fault: Fault = HEALTHY
 
 
@@ -99,6 +101,10 @@ class Engine:
         is_chat = request.path == "/v1/chat/completions"
         read = read_chat if is_chat else read_completion
         asked = read(read_json(request.body), self._options.served_model, self._options.max_model_len)
+        if asked.wants_ids and self._options.token_ids != "yes":
+            if self._options.token_ids == "refused":
+                raise RefusedError(400, "Unrecognized request argument supplied: return_token_ids")
+            asked = replace(asked, wants_ids=False)
         fault = self._switch.draw()
         if fault.kind == "error":
             return self._refuse(fault, connection)
@@ -157,7 +163,7 @@ class Engine:
 
     def _detokenize(self, request: Request, connection: Connection) -> None:
         tokens = cast(list[int], read_json(request.body).get("tokens") or [])
-        _json(connection, {"prompt": decode(tokens)})
+        _json(connection, {"prompt": detokenize(tokens)})
 
     def _health(self, _: Request, connection: Connection) -> Pending | None:
         fault = self._switch.fault
@@ -281,6 +287,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-blocks", type=int, default=8192, help="of 16 tokens; 0: no prefix cache")
     parser.add_argument("--max-model-len", type=int, default=32_768)
     parser.add_argument("--tokens-per-event", type=int, default=1)
+    parser.add_argument("--token-ids", choices=("yes", "ignored", "refused"), default="yes")
     parser.add_argument("--fault", default='{"kind":"none"}', help=f"JSON, or one of {', '.join(KINDS)}")
     return parser
 
@@ -295,6 +302,7 @@ def options_from(arguments: argparse.Namespace) -> Options:
         kv_blocks=arguments.kv_blocks,
         max_model_len=arguments.max_model_len,
         tokens_per_event=arguments.tokens_per_event,
+        token_ids=arguments.token_ids,
         fault=parse_fault(orjson.loads(fault)),
     )
 

@@ -89,6 +89,11 @@ def decode(ids: Iterable[int]) -> str:
     return raw.decode("utf-8", "replace")
 
 
+def detokenize(ids: Iterable[int]) -> str:
+    """The text of ids as a tokenizer alone gives it: a character that is only begun is a replacement character."""
+    return b"".join([VOCABULARY[token_id] for token_id in ids]).decode("utf-8", "replace")
+
+
 def render_chat(
     messages: Sequence[Message], *, add_generation_prompt: bool = True, continue_final_message: bool = False
 ) -> list[int]:
