@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help setup run test test-all check bench-overhead bench-faults bench-overload lock clean
+.PHONY: help setup run test test-all check bench-overhead bench-faults bench-overload protos lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -34,6 +34,11 @@ bench-faults: setup ## what clients notice when a replica fails under load
 
 bench-overload: setup ## the overload table on simulated replicas: 12 minutes
 	$(PY) -m loadtests.overload_table
+
+protos: ## generates the messages of the gRPC surface anew
+	$(PY) -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. gateway/inference_pb/inference.proto
+	sed -i -e 's/^from google.protobuf import descriptor_pool as _descriptor_pool$$/from gateway.inference_pb.pool import POOL as _POOL/' \
+	  -e 's/_descriptor_pool.Default()/_POOL/' gateway/inference_pb/inference_pb2.py
 
 lock: ## resolves the dependencies anew into requirements/
 	.venv/bin/uv pip compile --upgrade --no-header --no-emit-find-links --no-emit-index-url --python-version 3.11 \

@@ -67,13 +67,17 @@ def serve(
         int | None, typer.Option(min=0, max=65535, help="Instead of the config's; 0 takes a free one.")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Instead of the config's.")] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Instead of the config's; 0 turns gRPC off.")
+    ] = None,
 ) -> None:
     """Run the gateway alone, without Ray, for replicas that already run somewhere."""
     loaded = _load(config)
     address = (host or loaded.server.host, loaded.server.port if port is None else port)
     from deploy.serve import serve as run
 
-    raise typer.Exit(run(config, loaded, address, workers))
+    grpc = loaded.server.grpc_port if grpc_port is None else grpc_port
+    raise typer.Exit(run(config, loaded, address, grpc, workers))
 
 
 @app.command()

@@ -40,6 +40,7 @@ class ServerSpec(Spec):
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """0 takes any free port (under `graceway serve` alone, which prints it)."""
     grpc_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """0 turns gRPC off."""
 
 
 class StateStoreSpec(Spec):

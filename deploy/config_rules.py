@@ -38,13 +38,11 @@ Fault = tuple[Place, str, str]
 
 
 def _server_faults(server: Plain) -> Iterator[Fault]:
-    port = server.get("grpc_port", 0) if isinstance(server, dict) else 0
-    if isinstance(port, int) and port:
-        yield (
-            ("server", "grpc_port"),
-            "gRPC is not supported yet",
-            "Remove grpc_port or set it to 0; use HTTP",
-        )
+    written = server if isinstance(server, dict) else {}
+    grpc_port = written.get("grpc_port", 0)
+    if grpc_port and grpc_port == written.get("port", 8000):
+        mend = "Give gRPC a port of its own, or set grpc_port to 0"
+        yield ("server", "grpc_port"), f"HTTP listens on {grpc_port} already", mend
 
 
 def _store_faults(store: Plain) -> Iterator[Fault]:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import uvicorn
 
@@ -80,20 +81,37 @@ class _Server(uvicorn.Server):
             self._on_ready()
 
 
+class Beside(Protocol):
+    """Another server of the same gateway, which starts before HTTP and drains with it."""
+
+    async def start(self) -> int: ...
+    def begin_drain(self, within_s: float) -> None: ...
+    async def drained(self) -> None: ...
+
+
 async def run_gateway(
-    gateway: Gateway, config_path: Path, config: Config, sock: socket.socket, on_ready: Callable[[], None]
+    gateway: Gateway,
+    config_path: Path,
+    config: Config,
+    sock: socket.socket,
+    on_ready: Callable[[], None],
+    beside: Beside | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, then lets what is in flight finish; SIGHUP re-reads the config."""
     server = _Server(_uvicorn_config(gateway), on_ready)
     reloading = _Reload(gateway, config_path, config)
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, _begin_drain, gateway, server)
+        loop.add_signal_handler(signum, _begin_drain, gateway, server, beside)
     loop.add_signal_handler(signal.SIGHUP, reloading.begin)
     await gateway.start()
     _calm_collector()
     try:
+        if beside is not None:
+            await beside.start()
         await server.serve(sockets=[sock])
+        if beside is not None:
+            await beside.drained()
     finally:
         await gateway.stop()
 
@@ -122,13 +140,17 @@ def _uvicorn_config(gateway: Gateway) -> uvicorn.Config:
     )
 
 
-def _begin_drain(gateway: Gateway, server: _Server) -> None:
+def _begin_drain(gateway: Gateway, server: _Server, beside: Beside | None) -> None:
     """The first signal drains; the second one leaves at once."""
     if server.should_exit:
         server.force_exit = True
+        if beside is not None:
+            beside.begin_drain(0.0)
         return
     log.info("draining: requests in flight may take %d s more", DRAIN_S)
     gateway.begin_drain()
+    if beside is not None:
+        beside.begin_drain(DRAIN_S)
     server.should_exit = True
 
 

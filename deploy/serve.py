@@ -6,6 +6,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,61 +15,100 @@ import uvloop
 
 from deploy.compose import build_gateway, store_address
 from deploy.config import Config, load_config
-from deploy.http_server import address_of, is_taken, listening_socket, run_gateway
+from deploy.http_server import Beside, address_of, is_taken, listening_socket, run_gateway
 from deploy.workers import WorkerPool
+from gateway.app import Gateway
+
+log = logging.getLogger("graceway.deploy")
 
 EXIT_NO_PORT = 4
 
 
-def serve(path: Path, config: Config, address: tuple[str, int], workers: int) -> int:
-    """Serves until told to end; the exit status."""
+class NoPort(OSError):  # noqa: N818
+    """An address that can't be had; `str()` says why, and what to do."""
+
+
+def serve(path: Path, config: Config, address: tuple[str, int], grpc_port: int, workers: int) -> int:
+    """Serves until told to end; the exit status. `grpc_port` 0 is no gRPC."""
     _log_to_stderr()
     host, port = address
-    if port and is_taken(host, port):
-        sys.stderr.write(f"{host}:{port} is taken. Choose another port with --port, or 0 for any free one\n")
-        return EXIT_NO_PORT
-    try:
-        sock = listening_socket(host, port)
-    except OSError as error:
-        sys.stderr.write(
-            f"can't listen on {host}:{port} ({error.strerror}). Choose another --host or --port\n"
-        )
-        return EXIT_NO_PORT
-    with sock:
+    with ExitStack() as stack:
+        try:
+            sock = stack.enter_context(_reserved(host, port, "--port"))
+            if grpc_port:
+                # gRPC binds its port itself. Until then, and between workers, this keeps it.
+                stack.enter_context(_reserved(host, grpc_port, "--grpc-port"))
+        except NoPort as error:
+            sys.stderr.write(f"{error}\n")
+            return EXIT_NO_PORT
         run = _serve_alone if workers == 1 else _serve_with(workers)
-        uvloop.run(run(path, config, sock))
+        uvloop.run(run(path, config, sock, grpc_port))
     return 0
 
 
+def _reserved(host: str, port: int, option: str) -> socket.socket:
+    """A bound socket, on which nobody listens yet. Raises NoPort."""
+    if port and is_taken(host, port):
+        or_free = ", or 0 for any free one" if option == "--port" else ""
+        raise NoPort(f"{host}:{port} is taken. Choose another port with {option}{or_free}")
+    try:
+        return listening_socket(host, port)
+    except OSError as error:
+        mend = f"Choose another --host or {option}"
+        raise NoPort(f"can't listen on {host}:{port} ({error.strerror}). {mend}") from error
+
+
 def run_worker(
-    path: Path, config: Config, sock: socket.socket, store_url: str, on_ready: Callable[[], None]
+    path: Path,
+    config: Config,
+    sock: socket.socket,
+    grpc_port: int,
+    store_url: str,
+    on_ready: Callable[[], None],
 ) -> None:
     """The whole life of one process that serves `sock`, with a store that somebody else keeps."""
     _log_to_stderr()
-    uvloop.run(
-        run_gateway(
-            build_gateway(config, store_url, partial(load_config, path)), path, config, sock, on_ready
-        )
-    )
+    uvloop.run(_serve_on(path, config, sock, grpc_port, store_url, on_ready))
 
 
-async def _serve_alone(path: Path, config: Config, sock: socket.socket) -> None:
+async def _serve_on(
+    path: Path,
+    config: Config,
+    sock: socket.socket,
+    grpc_port: int,
+    store_url: str,
+    on_ready: Callable[[], None],
+) -> None:
+    gateway = build_gateway(config, store_url, partial(load_config, path))
+    beside = _grpc_server(gateway, sock.getsockname()[0], grpc_port) if grpc_port else None
+    await run_gateway(gateway, path, config, sock, on_ready, beside)
+
+
+def _grpc_server(gateway: Gateway, host: str, port: int) -> Beside:
+    # Who does not use gRPC need not wait for it to be imported.
+    from deploy.grpc_server import GrpcServer
+
+    return GrpcServer(gateway, host, port)
+
+
+async def _serve_alone(path: Path, config: Config, sock: socket.socket, grpc_port: int) -> None:
     async with store_address(config) as store_url:
-        gateway = build_gateway(config, store_url, partial(load_config, path))
-        await run_gateway(gateway, path, config, sock, lambda: _say_ready(sock))
+        await _serve_on(path, config, sock, grpc_port, store_url, lambda: _say_ready(sock, grpc_port))
 
 
-def _serve_with(workers: int) -> Callable[[Path, Config, socket.socket], Coroutine[Any, Any, None]]:
-    async def run(path: Path, config: Config, sock: socket.socket) -> None:
+def _serve_with(workers: int) -> Callable[[Path, Config, socket.socket, int], Coroutine[Any, Any, None]]:
+    async def run(path: Path, config: Config, sock: socket.socket, grpc_port: int) -> None:
         async with store_address(config) as store_url:
             with tempfile.TemporaryDirectory(prefix="graceway-") as home:
-                pool = WorkerPool(path, Path(home), sock, store_url, workers)
-                await pool.run(on_ready=lambda: _say_ready(sock))
+                pool = WorkerPool(path, Path(home), sock, grpc_port, store_url, workers)
+                await pool.run(on_ready=lambda: _say_ready(sock, grpc_port))
 
     return run
 
 
-def _say_ready(sock: socket.socket) -> None:
+def _say_ready(sock: socket.socket, grpc_port: int) -> None:
+    if grpc_port:
+        log.info("gRPC is at %s:%d", sock.getsockname()[0], grpc_port)
     sys.stdout.write(f"ready {address_of(sock)}\n")
     sys.stdout.flush()
 

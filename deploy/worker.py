@@ -1,4 +1,4 @@
-"""One process of `graceway serve --workers N`: CONFIG HOST PORT READY_FD PARENT_PID; the store's URL comes in
+"""One process of `graceway serve --workers N`: CONFIG HOST PORT GRPC_PORT READY_FD PARENT_PID; the store's URL comes in
 the environment, where other users of the machine can't read it.
 """
 
@@ -14,7 +14,7 @@ from deploy.workers import end_with_parent
 
 
 def main(arguments: list[str]) -> int:
-    path, host, port, ready_fd, parent = arguments
+    path, host, port, grpc_port, ready_fd, parent = arguments
     end_with_parent(int(parent))
     try:
         config = load_config(path)
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
         return 2
     with listening_socket(host, int(port)) as sock:
         store_url = handover.store_url()
-        run_worker(Path(path), config, sock, store_url, lambda: _say_ready(int(ready_fd)))
+        run_worker(Path(path), config, sock, int(grpc_port), store_url, lambda: _say_ready(int(ready_fd)))
     return 0
 
 

@@ -55,12 +55,21 @@ class WorkerPool:
     somebody broke the file still gets the config in force.
     """
 
-    def __init__(self, config_path: Path, home: Path, sock: socket.socket, store_url: str, size: int) -> None:
+    def __init__(
+        self,
+        config_path: Path,
+        home: Path,
+        sock: socket.socket,
+        grpc_port: int,
+        store_url: str,
+        size: int,
+    ) -> None:
         self._config_path = config_path
         self._copy = home / "config.yaml"
         shutil.copyfile(config_path, self._copy)
         self._edition = 0
         self._host, self._port = sock.getsockname()[:2]
+        self._grpc_port = grpc_port
         self._store_url = store_url
         self._size = size
         self._workers: list[_Worker] = []
@@ -127,7 +136,8 @@ class WorkerPool:
     def _start(self) -> _Worker:
         said, say = os.pipe()
         os.set_blocking(said, False)
-        arguments = [str(self._copy), self._host, str(self._port), str(say), str(os.getpid())]
+        ports = [str(self._port), str(self._grpc_port)]
+        arguments = [str(self._copy), self._host, *ports, str(say), str(os.getpid())]
         process = subprocess.Popen(
             [sys.executable, "-m", "deploy.worker", *arguments],
             pass_fds=[say],

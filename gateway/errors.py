@@ -1,6 +1,10 @@
-"""What a client is told when it gets no answer: OpenAI's error form, HTTP codes and headers. The only place that knows codes."""
+"""What a client is told when it gets no answer: OpenAI's error form, HTTP codes and headers, gRPC codes and details.
 
-from typing import Any
+The only place that knows codes.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import orjson
 
@@ -79,3 +83,66 @@ def shed_headers(shed: Shed) -> dict[str, str]:
     if shed.retry_after_s is not None:
         headers["retry-after"] = str(max(1, round(shed.retry_after_s)))
     return headers
+
+
+GrpcCode = Literal[
+    "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAVAILABLE",
+    "DEADLINE_EXCEEDED", "INTERNAL",
+]  # fmt: skip
+_GRPC_CODES: dict[int, GrpcCode] = {
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcError:
+    """What a gRPC client gets instead of an answer, or of the rest of one."""
+
+    code: GrpcCode
+    message: str
+    reason: str = ""
+    """Why nothing could serve; empty when the mistake is the caller's."""
+    retry_after_s: float | None = None
+
+
+def grpc_error_of(error: ClientError) -> GrpcError:
+    """The caller's own mistake."""
+    where = f" ({error.param})" if error.param else ""
+    return GrpcError(grpc_code(error.status), f"{error.message}{where}")
+
+
+def grpc_rejection(status: int, body: bytes) -> GrpcError:
+    """A replica's own refusal of the caller's request."""
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        told = None
+    error = told.get("error", told) if isinstance(told, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return GrpcError(grpc_code(status), str(message or body[:300].decode("utf-8", "replace")))
+
+
+def grpc_shed(shed: Shed) -> GrpcError:
+    """No answer. A deadline that has passed is its own code; one that would be missed is contention, and trying later helps."""
+    has_expired = shed.reason == "deadline" and shed.retry_after_s is None
+    code: GrpcCode = "DEADLINE_EXCEEDED" if has_expired else grpc_code(shed_status(shed))
+    return GrpcError(code, shed.detail or shed.reason, shed.reason, shed.retry_after_s)
+
+
+def grpc_broken(message: str, reason: str) -> GrpcError:
+    """The end of a stream that has begun and can't be finished."""
+    return GrpcError("DEADLINE_EXCEEDED" if reason == "deadline" else "UNAVAILABLE", message, reason)
+
+
+def grpc_internal() -> GrpcError:
+    """The gateway's own fault, of which nothing is told."""
+    return GrpcError("INTERNAL", "the gateway failed")
+
+
+def grpc_code(status: int) -> GrpcCode:
+    """The code for an HTTP status of the caller's mistakes and of refusals."""
+    return _GRPC_CODES.get(status, "INVALID_ARGUMENT" if status < 500 or status == 501 else "INTERNAL")

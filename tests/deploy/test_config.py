@@ -243,8 +243,8 @@ BAD = {
         "c.yaml:5: the text is empty. Write what clients are told, or remove `text`",
     ),
     "grpc": (
-        "server: {grpc_port: 9000}\n" + tier("backend: canned"),
-        "c.yaml:1: gRPC is not supported yet. Remove grpc_port or set it to 0; use HTTP",
+        "server: {grpc_port: 8000}\n" + tier("backend: canned"),
+        "c.yaml:1: HTTP listens on 8000 already. Give gRPC a port of its own, or set grpc_port to 0",
     ),
     "sentinel": (
         "state_store: {url: 'redis+sentinel://h:1/m'}\n" + tier("backend: canned"),

@@ -1,0 +1,63 @@
+"""One gRPC server around one gateway: its services, its port, and the drain at the end."""
+
+import asyncio
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from gateway.app import Gateway
+from gateway.grpc_api import SERVICE, InferenceService
+from gateway.grpc_health import HEALTH, HealthService
+from gateway.inference_pb import inference_pb2_grpc
+from gateway.inference_pb.pool import POOL
+
+_KEEP_ALIVE_MS = 60_000
+"""Of silence, after which a client is asked whether it is still there."""
+
+
+class GrpcServer:
+    """Serves from `start` until `drain` returns. The port may be shared with other processes of ours."""
+
+    def __init__(self, gateway: Gateway, host: str, port: int) -> None:
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._inference = InferenceService(gateway)
+        self._server = grpc.aio.server(options=_options(gateway.spec.max_body_bytes))
+        inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self._inference, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(HealthService(gateway), self._server)
+        _add_reflection(self._server)
+        self._draining: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        """Begins to serve; the port. Raises RuntimeError when it can't be had."""
+        port = self._server.add_insecure_port(self._address)
+        await self._server.start()
+        return port
+
+    def begin_drain(self, within_s: float) -> None:
+        """Takes no new calls from now on; what is in flight may go on for so long. A second call may shorten that."""
+        self._inference.begin_drain()
+        self._draining = asyncio.ensure_future(self._server.stop(within_s))
+
+    async def drained(self) -> None:
+        """Returns when nothing is left; begins with what is left at once if nobody has."""
+        if self._draining is None:
+            self.begin_drain(0.0)
+        assert self._draining is not None
+        await self._draining
+
+
+def _options(max_body_bytes: int) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.so_reuseport", 1),
+        ("grpc.max_receive_message_length", max_body_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),
+    ]
+
+
+def _add_reflection(server: grpc.aio.Server) -> None:
+    for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+        POOL.AddSerializedFile(file.serialized_pb)
+    reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server, POOL)

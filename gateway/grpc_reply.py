@@ -1,0 +1,202 @@
+"""Answers as the Open Inference Protocol puts them: one response, or one a streamed event.
+
+Outputs are `text_output`, `finish_reason` and `model`, one value a choice, and when asked for `token_ids`, `choice` (which
+choice a value belongs to) and `response` (the JSON that an HTTP client gets). What HTTP discloses in headers is in
+parameters of the first response, and again when it changes.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.errors import GrpcError, grpc_broken, grpc_rejection, grpc_shed
+from gateway.grpc_request import VERSION, Asked
+from gateway.http_client import clean_header
+from gateway.inference_pb import inference_pb2 as pb
+from gateway.policy.decision import Shed
+from gateway.reply import Served
+from gateway.sse import DONE
+from gateway.tensors import add_ints, add_strings, set_parameter
+
+Json = dict[str, Any]
+FINAL = "triton_final_response"
+_WAITING = 64
+"""Responses that may wait for a client before the replica's stream is read no further."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """An answer, or a part of one."""
+
+    served: Served
+    response: pb.ModelInferResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """No answer, or no more of it."""
+
+    error: GrpcError
+    request_id: str
+    id: str
+
+
+Part = Spoken | Failed
+Put = Callable[[Part], Awaitable[None] | None]
+
+
+class GrpcReply:
+    """A `Reply` that hands parts to `put`."""
+
+    __slots__ = ("_asked", "_model", "_put", "_served", "has_failed")
+
+    def __init__(self, asked: Asked, put: Put) -> None:
+        self._asked, self._put = asked, put
+        self._served: Served | None = None
+        self._model = asked.request.model
+        self.has_failed = False
+
+    def push(self, served: Served, frames: bytes) -> Awaitable[None] | None:
+        blocked = None
+        for event in frames.split(b"\n\n"):
+            payload = event.removeprefix(b"data: ")
+            if payload and payload != DONE:
+                blocked = self._event(served, payload)
+        return blocked
+
+    def _event(self, served: Served, payload: bytes) -> Awaitable[None] | None:
+        event: Json = orjson.loads(payload)
+        error = event.get("error")
+        if isinstance(error, dict) and "choices" not in event:
+            return self._fail(grpc_broken(str(error.get("message")), str(error.get("code") or "")))
+        return self._speak(served, event, payload)
+
+    async def end(self) -> None:
+        if self._asked.wants_empty_final and not self.has_failed:
+            assert self._served is not None
+            response = pb.ModelInferResponse(model_name=self._model, model_version=VERSION, id=self._asked.id)
+            set_parameter(response, FINAL, True)
+            await _done(self._put(Spoken(self._served, response)))
+
+    async def whole(self, served: Served, body: bytes, status: int = 200) -> None:
+        if status != 200:
+            await _done(self._fail(grpc_rejection(status, body)))
+            return
+        await _done(self._speak(served, orjson.loads(body), body))
+        await self.end()
+
+    async def refuse(self, shed: Shed, request_id: str) -> None:
+        await _done(self._fail(grpc_shed(shed)))
+
+    def _fail(self, error: GrpcError) -> Awaitable[None] | None:
+        self.has_failed = True
+        return self._put(Failed(error, self._asked.request.request_id, self._asked.id))
+
+    def _speak(self, served: Served, event: Json, payload: bytes) -> Awaitable[None] | None:
+        response = response_of(self._asked, event, payload)
+        self._model = response.model_name
+        if served != self._served:
+            self._served = served
+            for name, value in disclosed(served):
+                set_parameter(response, name, value)
+        if self._asked.wants_empty_final:
+            set_parameter(response, FINAL, False)
+        return self._put(Spoken(served, response))
+
+
+def response_of(asked: Asked, event: Json, payload: bytes) -> pb.ModelInferResponse:
+    """An event of a stream, or a whole answer, in OpenAI's form, as a response."""
+    model = str(event.get("model") or asked.request.model)
+    response = pb.ModelInferResponse(model_name=model, model_version=VERSION, id=asked.id)
+    choices: list[Json] = event.get("choices") or []
+    wanted, is_raw = asked.outputs, asked.is_raw
+    if choices and "text_output" in wanted:
+        add_strings(response, "text_output", [_text(c).encode() for c in choices], is_raw)
+    if choices and "finish_reason" in wanted:
+        reasons = [str(c.get("finish_reason") or "").encode() for c in choices]
+        add_strings(response, "finish_reason", reasons, is_raw)
+    if "model" in wanted:
+        add_strings(response, "model", [model.encode()], is_raw)
+    if choices and "token_ids" in wanted:
+        add_ints(response, "token_ids", [i for c in choices for i in c.get("token_ids") or ()], is_raw)
+    if choices and "choice" in wanted:
+        add_ints(response, "choice", [int(c.get("index") or 0) for c in choices], is_raw)
+    if "response" in wanted:
+        add_strings(response, "response", [payload], is_raw)
+    _add_counts(response, event)
+    return response
+
+
+def _text(choice: Json) -> str:
+    part = choice.get("delta", choice.get("message"))
+    return (choice.get("text") if part is None else part.get("content")) or ""
+
+
+def _add_counts(response: pb.ModelInferResponse, event: Json) -> None:
+    """Usage where it is told, and the seam where another tier goes on."""
+    usage, seam = event.get("usage") or {}, event.get("graceway")
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        if isinstance(usage.get(name), int):
+            set_parameter(response, name, usage[name])
+    if isinstance(seam, dict):
+        set_parameter(response, "spliced_after_tokens", int(seam.get("after_tokens") or 0))
+
+
+def disclosed(served: Served) -> list[tuple[str, str]]:
+    """What every answer says about itself, as metadata and as parameters have it: in ASCII."""
+    told = [
+        ("x-served-tier", served.tier),
+        ("x-served-replica", served.replica or "gateway"),
+        ("x-request-id", served.request_id),
+        ("x-degraded", served.degraded),
+        ("traceparent", served.traceparent),
+        ("age", "" if served.age_s is None else str(int(served.age_s))),
+    ]
+    return [(name, clean_header(value)) for name, value in told if value]
+
+
+class Outbox:
+    """What is to go out on one stream, from all the requests that came in on it."""
+
+    def __init__(self) -> None:
+        self._parts: deque[Part] = deque()
+        self._has_parts, self._has_room = asyncio.Event(), asyncio.Event()
+        self._is_closed = False
+
+    def put(self, part: Part) -> Awaitable[None] | None:
+        """Takes a part; what to await before the next one when the client is slow, else None."""
+        self._parts.append(part)
+        self._has_parts.set()
+        if len(self._parts) < _WAITING:
+            return None
+        self._has_room.clear()
+        return self._room()
+
+    async def _room(self) -> None:
+        await self._has_room.wait()
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._is_closed = True
+        self._has_parts.set()
+
+    async def get(self) -> Part | None:
+        """The next part; None after the last one."""
+        while not self._parts:
+            if self._is_closed:
+                return None
+            self._has_parts.clear()
+            await self._has_parts.wait()
+        part = self._parts.popleft()
+        if len(self._parts) < _WAITING // 2:
+            self._has_room.set()
+        return part
+
+
+async def _done(blocked: Awaitable[None] | None) -> None:
+    if blocked is not None:
+        await blocked
