@@ -45,6 +45,9 @@ class Place:
     slots: int | None = None
     api_key: str | None = None
 
+    def is_same_server(self, other: "Place") -> bool:
+        return (self.url, self.served_model) == (other.url, other.served_model)
+
 
 class Stream:
     """One request on a replica, from the first byte sent to the last one read."""
@@ -108,6 +111,11 @@ class Replica:
             self.recent_gaps.clear()
             self.recent_ttfts.clear()
         self.health = health
+        self._changed()
+
+    def retune(self, place: Place) -> None:
+        """Takes what changed about a server that is the same."""
+        self.place, self.zone = place, place.zone
         self._changed()
 
     def signal(self, state: State, reason: str, now: float) -> None:
@@ -294,7 +302,14 @@ class Fleet:
             tier.changed()
 
     def place(self, tier: Tier, places: Mapping[str, Place]) -> list[Replica]:
-        """Makes the tier consist of these replicas; those that are new."""
+        """Makes the tier consist of these replicas; those that are new.
+
+        A replica of which only the zone, the slots or the key changed stays what it is, in rotation if it was.
+        """
+        for name, place in places.items():
+            known = tier.replicas.get(name)
+            if known is not None and known.place != place and known.place.is_same_server(place):
+                known.retune(place)
         for name in [n for n, r in tier.replicas.items() if places.get(n) != r.place]:
             replica = tier.replicas.pop(name)
             replica.become(Health("draining", "removed", replica.health.since))
@@ -315,6 +330,11 @@ class Fleet:
             tier.arrivals.add(RANK[facts.priority], now)
             if tier.name == decided_tier:
                 return
+
+    def is_lost(self, tier_name: str, replica: str) -> bool:
+        """Whether a session's replica can't have it now."""
+        tier = self.tiers.get(tier_name)
+        return tier is None or replica not in tier.replicas or not tier.replicas[replica].health.is_ready
 
     def snapshot(
         self, now: float, may_retry: bool, bindings: Mapping[str, str], promised: str = ""

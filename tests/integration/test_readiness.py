@@ -1,0 +1,129 @@
+"""Models that load, are absent, or share a gateway: what is ready is said per model, and no caller pays for another's."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.integration.client import Kind, Question, ask, assert_refused, assert_whole
+from tests.integration.conftest import Engines
+from tests.integration.rig import BRISK, Json, canned, serving, tier
+from tests.rig import EngineProcess, eventually, free_port
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+STREAMED = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+OFTEN: Json = {"interval_s": 0.3, "timeout_s": 0.5}
+
+
+# 31: nobody serves the model now
+
+
+def unstarted(**more: object) -> Json:
+    """A managed tier of which no replica has registered yet."""
+    return {"name": "primary", "backend": "vllm", "model": "somewhere/some-model", **more}
+
+
+@STREAMED
+@pytest.mark.parametrize("kind", ["chat", "text"])
+async def test_a_tier_without_replicas_is_gone_down_from(
+    engines: Engines, config: Path, kind: Kind, stream: bool
+) -> None:
+    question = Question(kind, stream)
+    async with serving(config, unstarted(), tier("small", engines.small)) as gateway:
+        answer = await ask(gateway.url, question)
+        assert_whole(question, answer)
+        assert answer.headers["x-served-tier"] == "small"
+        assert answer.headers["x-degraded"] == "no_replica"
+        never = await ask(gateway.url, question.with_({"x-degradation": "never"}))
+        assert_refused(never, 503, "no_replica")
+        assert int(never.headers["retry-after"]) >= 1
+        tiers = (await gateway.status())["models"]["chat"]["tiers"]
+        assert [t["serving"] for t in tiers] == [False, True]
+        assert tiers[0]["reason"]
+
+
+# 33: ready per model, and as a whole
+
+
+@STREAMED
+async def test_a_model_that_is_away_leaves_the_others_alone(
+    engines: Engines, config: Path, stream: bool
+) -> None:
+    absent = f"http://127.0.0.1:{free_port()}"
+    models = {"chat": [tier("primary", engines.a)], "other": [tier("primary", absent)]}
+    async with serving(config, models=models, health=OFTEN) as gateway:
+        status = await gateway.status()
+        assert (status["models"]["chat"]["ready"], status["models"]["other"]["ready"]) == (True, False)
+        assert not status["ready"]
+        assert (await gateway.get("/health/ready"))[0] == 503
+        assert (await gateway.get("/health/live"))[0] == 200
+        assert_whole(Question("chat", stream), await ask(gateway.url, Question("chat", stream)))
+        answer = await ask(gateway.url, Question("chat", stream, model="other"))
+        assert_refused(answer, 503, "no_replica")
+        async with EngineProcess(token_ms=1, port=int(absent.rpartition(":")[2])):
+
+            async def is_ready() -> bool:
+                return (await gateway.get("/health/ready"))[0] == 200
+
+            await eventually(is_ready)
+            question = Question("chat", stream, model="other")
+            assert_whole(question, await ask(gateway.url, question))
+
+            async def is_away() -> bool:
+                return (await gateway.get("/health/ready"))[0] == 503
+
+        await eventually(is_away)
+        assert_whole(Question("chat", stream), await ask(gateway.url, Question("chat", stream)))
+
+
+async def test_a_lower_tier_keeps_a_model_ready(engines: Engines, config: Path) -> None:
+    absent = f"http://127.0.0.1:{free_port()}"
+    async with serving(config, tier("primary", absent), canned("Later."), health=OFTEN) as gateway:
+        assert (await gateway.get("/health/ready"))[0] == 200
+        answer = await ask(gateway.url, Question())
+        assert (answer.text, answer.headers["x-degraded"]) == ("Later.", "no_replica")
+
+
+async def test_a_replica_that_drains_at_a_reload_finishes_and_gets_nothing_new(
+    engines: Engines, config: Path
+) -> None:
+    question = Question(tokens=300)
+    async with serving(config, tier("primary", *engines.primary)) as gateway:
+        task = asyncio.create_task(ask(gateway.url, question))
+
+        async def decodes() -> bool:
+            return bool((await engines.a.stats())["tokens"] > 30)
+
+        await eventually(decodes)
+        await gateway.reload(tier("primary", engines.b))
+        seen = (await engines.a.stats())["requests"]
+        for _ in range(5):
+            assert_whole(Question(), await ask(gateway.url, Question()))
+        assert_whole(question, await task)
+        assert (await engines.a.stats())["requests"] == seen
+
+
+@pytest.mark.parametrize(
+    "more", [{"slots": 3}, {"slots": None}, {"quality": 0.9}, {"api_key": "k"}, {"slo": BRISK}], ids=str
+)
+async def test_a_reload_that_retunes_a_tier_refuses_nobody(
+    engines: Engines, config: Path, more: Json
+) -> None:
+    """Nor does it forget which replica is out of rotation."""
+    absent = f"http://127.0.0.1:{free_port()}"
+    async with serving(config, tier("primary", engines.a, absent), health=OFTEN) as gateway:
+        stopped = asyncio.Event()
+
+        async def keep_asking() -> None:
+            while not stopped.is_set():
+                assert_whole(Question(), await ask(gateway.url, Question()))
+
+        clients = [asyncio.create_task(keep_asking()) for _ in range(3)]
+        for tiers in (tier("primary", engines.a, absent, **more), tier("primary", engines.a, absent)) * 2:
+            await gateway.reload(tiers)
+            await asyncio.sleep(0.05)
+        stopped.set()
+        await asyncio.gather(*clients)
+        assert await gateway.state_of(engines.a) == "ready"
+        assert (await gateway.replicas())[absent]["state"] != "ready"
