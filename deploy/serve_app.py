@@ -19,6 +19,7 @@ from ray.serve import Application
 from deploy import handover, ingress, serve_network
 from deploy.compose import build_gateway, build_supervisor, is_loopback
 from deploy.config import Config, Tier, load_config, to_gateway_spec
+from deploy.grpc_server import GrpcServer
 from deploy.http_server import DRAIN_S
 from gateway.app import Gateway
 from replicas.supervisor import Supervisor
@@ -26,6 +27,8 @@ from replicas.supervisor import Supervisor
 APPLICATION = "graceway"
 _HEALTH_CHECK_S = 5.0
 _TIER_DRAIN_S = 10.0
+_GRPC_DRAIN_S = 20.0
+"""Less than Serve waits for a replica to end."""
 
 
 class GatewayReplica:
@@ -35,6 +38,7 @@ class GatewayReplica:
         serve_network.keep_to_loopback()
         self._store_url = store_url
         self._gateway: Gateway | None = None
+        self._grpc: GrpcServer | None = None
 
     async def reconfigure(self, user_config: dict[str, str]) -> None:
         """Serve calls this once before the first request, and again whenever the config has changed."""
@@ -45,11 +49,18 @@ class GatewayReplica:
         self._gateway = build_gateway(config, self._store_url, read_config_of_system)
         await self._gateway.start()
         ingress.attach(self._gateway.asgi)
+        if config.server.grpc_port:
+            # Past Serve, whose gRPC proxy takes unary calls through handles. An upgrade's two gateways share the port.
+            self._grpc = GrpcServer(self._gateway, config.server.host, config.server.grpc_port)
+            await self._grpc.start()
 
     def __serve_build_asgi_app__(self) -> Any:
         return ingress.with_lifespan(ingress.attached)
 
     async def __del__(self) -> None:
+        if self._grpc is not None:
+            self._grpc.begin_drain(_GRPC_DRAIN_S)
+            await self._grpc.drained()
         if self._gateway is not None:
             await self._gateway.stop()
 

@@ -45,10 +45,13 @@ def bring_up(path: Path, config: Config) -> int:
     if refusal := _refusal(config):
         sys.stderr.write(refusal + "\n")
         return EXIT_WRONG_CONFIG
-    host, port = config.server.host, config.server.port
-    if is_taken(host, port):
-        sys.stderr.write(f"{host}:{port} is taken. End what listens there, or change server.port in {path}\n")
-        return EXIT_NO_PORT
+    host = config.server.host
+    for key, port in (("port", config.server.port), ("grpc_port", config.server.grpc_port)):
+        if port and is_taken(host, port):
+            sys.stderr.write(
+                f"{host}:{port} is taken. End what listens there, or change server.{key} in {path}\n"
+            )
+            return EXIT_NO_PORT
     return asyncio.run(_System(path, config).run())
 
 
