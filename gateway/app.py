@@ -15,12 +15,14 @@ import pybreaker
 from fallback_models.answer import Answerer
 from fallback_models.cache import AnswerCache
 from fallback_models.canned import CannedText
+from gateway.attempt import Attempts
 from gateway.chronicle import Chronicle, Look
 from gateway.errors import ModelNotFound
 from gateway.events import EventLog, breaker_text, health_text
 from gateway.fleet import Fleet, Replica
 from gateway.health import HealthWatch
 from gateway.http import Asgi, HttpApi
+from gateway.ledger import Ledger
 from gateway.pipeline import Pipeline
 from gateway.policy.decide import Limits
 from gateway.policy.health import Health
@@ -64,16 +66,18 @@ class _Served:
         self.sessions = Sessions(name, store)
         self.shares = shares
         self.store = store
+        budget = RetryBudget(spec.retry.budget_share, spec.retry.budget_floor_per_s)
+        ledger = Ledger(name, telemetry, shares)
+        self.attempts = Attempts(self.fleet, self.sessions, ledger, budget)
         self.pipeline = Pipeline(
             fleet=self.fleet,
             sessions=self.sessions,
+            attempts=self.attempts,
             own={},
-            cache=None,
             route=route_of(spec.routing.filters, spec.routing.scorers, spec.routing.picker),
             limits=Limits(spec.retry.max_attempts),
-            budget=RetryBudget(spec.retry.budget_share, spec.retry.budget_floor_per_s),
-            telemetry=telemetry,
-            shares=shares,
+            budget=budget,
+            ledger=ledger,
             rng=rng,
             request_timeout_s=spec.request_timeout_s,
         )
@@ -84,12 +88,12 @@ class _Served:
         self.fleet.apply(model.tiers, spec.breaker)
         self.watch.spec = spec.health
         own: dict[str, Answerer] = {}
-        self.pipeline.cache = None
+        self.attempts.cache = None
         for tier in model.tiers:
             if tier.backend == "canned":
                 own[tier.name] = CannedText(tier.text or "")
             elif tier.backend == "cache":
-                own[tier.name] = self.pipeline.cache = AnswerCache(self.store, tier.max_age_s)
+                own[tier.name] = self.attempts.cache = AnswerCache(self.store, tier.max_age_s)
         self.pipeline.own = own
         self.pipeline.route = route_of(spec.routing.filters, spec.routing.scorers, spec.routing.picker)
         self.pipeline.limits = Limits(spec.retry.max_attempts)

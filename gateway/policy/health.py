@@ -42,6 +42,6 @@ def after_failure(health: Health, reason: str, down_after: int, now: float) -> H
 
 def after_signal(health: Health, state: State, reason: str, now: float) -> Health:
     """Traffic showed something that doesn't wait for a probe: the replica is out until probes pass again."""
-    if health.state in ("down", "quarantined", "draining") or health.state == state:
+    if health.state in ("down", "quarantined", "ejected", "draining") or health.state == state:
         return replace(health, passed=0)
     return Health(state, reason, now)

@@ -31,7 +31,7 @@ TABLE: list[tuple[State, str, State]] = [
     ("ready", "qfff", "down"),
     ("ready", "e", "ejected"),
     ("ready", "epp", "ready"),
-    ("ready", "es", "suspect"),
+    ("ready", "es", "ejected"),  # a failure does not shorten its time out
     ("down", "p", "down"),
     ("down", "pp", "ready"),
     ("down", "pfp", "down"),

@@ -1,0 +1,303 @@
+"""One attempt on a reserved replica: dispatch, stream, settle; and what is learnt from how it ended."""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from fallback_models.answer import Answer
+from fallback_models.cache import AnswerCache, is_deterministic
+from gateway.breakers import Outcome
+from gateway.course import Course
+from gateway.detokenize import detokenize
+from gateway.dispatch import Exchange, Patience, PushedBack, Rejected, Take, TokenIdsRefused, outcome_of
+from gateway.fleet import Fleet, Permit, Replica, Stream
+from gateway.hedge import LOST
+from gateway.http_client import ExchangeFailed
+from gateway.journal import Journal, Leg, check_whole
+from gateway.ledger import Ledger
+from gateway.legs import CannotContinue, Target, first_leg, is_streamed_inside, next_leg
+from gateway.policy.decision import Serve, Shed
+from gateway.policy.facts import Attempt, Seam
+from gateway.policy.retry_budget import RetryBudget
+from gateway.reply import Reply, Served
+from gateway.sessions import Sessions
+from gateway.sse import DONE_FRAME
+
+BYTES_OF_A_CHARACTER = 4
+"""In UTF-8, and so the most tokens that can stand for a part of one."""
+BACKPRESSURE_S = 0.5
+"""How long a replica that pushed back without a Retry-After gets nothing new."""
+GONE_AT_ONCE = frozenset({"refused", "unreachable", "reset", "cut"})
+"""Failures after which a replica is out until a probe says otherwise."""
+
+Verdict = bool | Shed
+"""True: the client has its answer. False: decide again. A refusal: nothing more can be tried."""
+
+
+@dataclass(slots=True)
+class Attempts:
+    """Runs attempts for the requests of one model."""
+
+    fleet: Fleet
+    sessions: Sessions
+    ledger: Ledger
+    budget: RetryBudget
+    cache: AnswerCache | None = None
+    """Where complete answers of the best tier are remembered."""
+
+    async def run(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> Verdict:
+        """One attempt on the permit's replica. The permit is settled, whatever happens."""
+        loop = asyncio.get_running_loop()
+        outcome, result = Outcome.NEUTRAL, "abandoned"
+        tokens_before = course.journal.tokens if course.has_tokens else 0
+        if course.is_retry:
+            self.budget.spend(loop.time())
+        served = served_by(self.fleet, course, decision, permit.replica.replica)
+        try:
+            await self._dispatch(course, decision, permit.replica, served, reply)
+            outcome, result = self._succeeded(course, served, permit), "success"
+        except Rejected as rejected:
+            result = "rejected"
+            return await self._rejected(course, served, rejected, reply)
+        except CannotContinue as reason:
+            return Shed("no_replica", None, str(reason))
+        except ExchangeFailed as failed:
+            outcome, result = outcome_of(failed), failed.failure
+            self._failed(course, decision, permit, failed, tokens_before)
+            return False
+        finally:
+            permit.settle(outcome, loop.time())
+            self.ledger.attempt(
+                decision.tier, permit.replica.replica, result, course.journal.tokens - tokens_before
+            )
+        return True
+
+    async def _rejected(self, course: Course, served: Served, rejected: Rejected, reply: Reply) -> Verdict:
+        """The replica's 4xx is the client's answer; unless it is about a continuation, which no client ever sent."""
+        if not course.journal.leg.is_continuation:
+            await reply.whole(served, rejected.body, rejected.status)
+            self.ledger.rejected(course, served.tier)
+            return True
+        if course.has_begun:
+            return Shed("no_replica", None, "a replica refused to go on with the answer")
+        course.journal = Journal(course.request)
+        return False
+
+    async def _dispatch(
+        self, course: Course, decision: Serve, replica: Replica, served: Served, reply: Reply
+    ) -> None:
+        """Sends the request on its way and the answer back to the client."""
+        leg = await self._next_leg(course, decision.tier, replica)
+        if leg is None:
+            if course.attempts:
+                course.journal = Journal(course.request)
+            course.first_tier = decision.tier
+            leg = first_leg(course.request, _target(decision.tier, replica))
+        course.journal.begin(leg)
+        async with Exchange(replica, leg, course.request, self._patience(course, decision.tier)) as exchange:
+            await _start(course, exchange)
+            if is_streamed_inside(course.request):
+                await self._stream(course, served, replica, exchange, reply)
+            else:
+                body = await exchange.read_whole()
+                check_whole(body)
+                await reply.whole(served, body)
+
+    async def _next_leg(self, course: Course, tier: str, replica: Replica) -> Leg | None:
+        """The leg that goes on with a broken answer; None to begin anew, as long as the client has nothing of it."""
+        if not course.has_tokens or (not course.has_begun and tier != course.first_tier):
+            return None
+        course.journal.rewind()
+        held = await _held_text(course.journal, replica)
+        try:
+            return next_leg(course.journal, _target(tier, replica), course.first_tier, held)
+        except CannotContinue:
+            if course.has_begun:
+                raise
+            return None
+
+    def _patience(self, course: Course, tier_name: str) -> Patience:
+        now, deadline = asyncio.get_running_loop().time(), course.facts.deadline
+        if not is_streamed_inside(course.request):
+            # Its first byte is its last: only the deadline says how long that may take.
+            return Patience(deadline, deadline)
+        return Patience(now + self.fleet.tiers[tier_name].first_token_patience_s(now), deadline)
+
+    async def _stream(
+        self, course: Course, served: Served, replica: Replica, exchange: Exchange, reply: Reply
+    ) -> None:
+        """Reads to the end of the leg; the client gets each frame as it comes, if it asked for a stream."""
+        journal = course.journal
+        exchange.stream.is_movable = not course.request.inexact_because
+        await exchange.pump(self._take(course, served, replica, exchange, reply))
+        if journal.is_empty:
+            raise ExchangeFailed("no_tokens", "the replica ended without generating anything")
+        if not journal.finish_reason:
+            raise ExchangeFailed("cut", "the answer ended before its finish reason")
+        out: list[bytes] = []
+        if not journal.has_started:
+            journal.release_held(out)
+        await self.end(course, served, reply, out)
+
+    def _take(
+        self, course: Course, served: Served, replica: Replica, exchange: Exchange, reply: Reply
+    ) -> Take:
+        """What is done with events in the step in which they are read: journal, measure, pass on."""
+        journal, stream, time = course.journal, exchange.stream, asyncio.get_running_loop().time
+        is_streamed, tokens = course.request.stream, journal.tokens
+
+        def take(payloads: list[bytes]) -> Awaitable[None] | None:
+            nonlocal tokens
+            out: list[bytes] = []
+            broken = _enter(journal, payloads, out)
+            if journal.tokens > tokens or (out and not stream.last_token_at):
+                tokens, now = journal.tokens, time()
+                if not stream.last_token_at:
+                    self._first_token(course, served.tier, replica, exchange, now)
+                replica.on_token(stream, now)
+            if journal.is_done or (journal.leg.stop is not None and journal.leg.stop.hit is not None):
+                exchange.enough()
+            blocked = None
+            if out and is_streamed:
+                course.has_begun = True
+                blocked = reply.push(served, b"".join(out))
+            if blocked is not None:
+                return _until_read(stream, blocked, broken)
+            if broken is not None:
+                raise broken
+            return None
+
+        return take
+
+    def _first_token(
+        self, course: Course, tier: str, replica: Replica, exchange: Exchange, now: float
+    ) -> None:
+        if course.race is not None:
+            course.race.win(exchange)
+        exchange.first_token()
+        course.ttft_s = now - exchange.sent_at
+        replica.on_first_token(course.ttft_s)
+        self.fleet.tiers[tier].ttfts.add(course.ttft_s)
+        self.fleet.prefixes.add(replica.replica, course.facts.prefix)
+        if course.seam is None:
+            self.ledger.first_token(tier, now - course.facts.arrived_at)
+
+    async def end(self, course: Course, served: Served, reply: Reply, out: list[bytes]) -> None:
+        """The end of a whole answer: what is still owed, then `[DONE]`; or all of it at once."""
+        await self._remember(course, served)
+        if not course.request.stream:
+            await reply.whole(served, course.journal.whole())
+            return
+        course.journal.close(out)
+        out.append(DONE_FRAME)
+        await course.push(reply, served, b"".join(out))
+        await reply.end()
+
+    async def _remember(self, course: Course, served: Served) -> None:
+        """Keeps a complete answer of the best tier for the cache tier, if there is one."""
+        journal, request = course.journal, course.request
+        if self.cache is None or served.degraded or journal.odd or not is_deterministic(request.body):
+            return
+        counted = journal.counted_usage()
+        answer = Answer(
+            journal.said,
+            journal.model,
+            journal.finish_reason or "length",
+            prompt_tokens=counted["prompt_tokens"],
+            completion_tokens=counted["completion_tokens"],
+        )
+        await self.cache.remember(request.model, request.kind, request.body, answer)
+
+    def _succeeded(self, course: Course, served: Served, permit: Permit) -> Outcome:
+        tier, replica = self.fleet.tiers[served.tier], permit.replica
+        bound = course.bindings.get(tier.name, "")
+        is_lost = bool(bound) and self.fleet.is_lost(tier.name, bound)
+        self.sessions.bind(course.facts.session, tier.name, replica.replica, is_lost)
+        self.ledger.answered(course, tier.name, served.degraded)
+        return Outcome.SLOW if course.ttft_s > tier.spec.slo.ttft_s else Outcome.SUCCESS
+
+    def _failed(
+        self, course: Course, decision: Serve, permit: Permit, failed: ExchangeFailed, tokens_before: int
+    ) -> None:
+        """Learns from a failed attempt, and prepares the next one."""
+        now, replica = asyncio.get_running_loop().time(), permit.replica
+        if course.journal.tokens > tokens_before:
+            # It made progress, so this is a new incident: what failed before may be well again.
+            course.attempts.clear()
+        if failed.failure == LOST:
+            return
+        if isinstance(failed, TokenIdsRefused):
+            replica.takes_token_ids = False
+            return
+        course.attempts.append(Attempt(decision.tier, replica.replica, failed.failure))
+        if course.has_begun and failed.failure != "deadline":
+            course.seam = Seam(course.first_tier, now, may_change_tier=course.facts.lowest_tier > 0)
+        if isinstance(failed, PushedBack):
+            replica.back_off(now + (BACKPRESSURE_S if failed.retry_after_s is None else failed.retry_after_s))
+        elif failed.failure in GONE_AT_ONCE or (
+            failed.failure == "first_token_timeout" and replica.last_token_at < permit.since
+        ):
+            replica.signal("suspect", failed.failure, now)
+
+
+def served_by(fleet: Fleet, course: Course, decision: Serve, replica: str) -> Served:
+    """What the answer discloses: the reason of a decision stands only where a lower tier answers."""
+    best = next(iter(fleet.tiers))
+    degraded = decision.reason if decision.tier != best else ""
+    request = course.request
+    return Served(decision.tier, replica, degraded, request.request_id, traceparent=request.traceparent)
+
+
+def _target(tier: str, replica: Replica) -> Target:
+    return Target(tier, replica.place.served_model, replica.takes_token_ids, replica.max_model_len)
+
+
+async def _start(course: Course, exchange: Exchange) -> None:
+    """Sends the request. In a race, a replica's verdict on it counts like a first token."""
+    if course.race is not None:
+        course.race.enter(exchange)
+    try:
+        await exchange.start()
+    except Rejected:
+        if course.race is not None:
+            course.race.win(exchange)
+        raise
+
+
+async def _held_text(journal: Journal, replica: Replica) -> str | None:
+    """Text that the replica generated but held back, as it might have become a stop string; None when unknown."""
+    if not journal.request.stops or not journal.ids:
+        return ""
+    for count in range(len(journal.ids), max(0, len(journal.ids) - BYTES_OF_A_CHARACTER), -1):
+        text = await detokenize(replica, journal.ids[:count])
+        if text is not None and not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            said = journal.said
+            if not text.startswith(said):
+                return None
+            journal.keep_ids(count)
+            return text[len(said) :]
+    return None
+
+
+def _enter(journal: Journal, payloads: list[bytes], out: list[bytes]) -> ExchangeFailed | None:
+    """Enters events up to one that breaks the stream; what came before it in the same read is the client's all the same."""
+    for payload in payloads:
+        try:
+            journal.take(payload, out)
+        except ExchangeFailed as failed:
+            return failed
+    return None
+
+
+async def _until_read(stream: Stream, blocked: Awaitable[None], broken: ExchangeFailed | None) -> None:
+    """Waits for a client that reads slowly, without holding the silence against the replica.
+
+    Raises:
+        ExchangeFailed: `broken`, once what came before it is out.
+    """
+    stream.is_blocked = True
+    await blocked
+    stream.is_blocked = False
+    stream.last_token_at = asyncio.get_running_loop().time()
+    if broken is not None:
+        raise broken

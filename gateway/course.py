@@ -1,0 +1,70 @@
+"""One request's way through the pipeline: what was tried, what the client has, and where it goes on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.hedge import Race
+from gateway.journal import Journal
+from gateway.policy.facts import Attempt, Facts, Seam
+from gateway.reply import Reply, Served
+from gateway.request import Request
+
+
+@dataclass(slots=True)
+class Course:
+    """The state of one request between its decisions."""
+
+    request: Request
+    facts: Facts
+    journal: Journal
+    bindings: Mapping[str, str]
+    """The session's replica by tier."""
+    attempts: list[Attempt] = field(default_factory=list)
+    seam: Seam | None = None
+    """Set when the stream broke after the client had some of it."""
+    first_tier: str = ""
+    has_begun: bool = False
+    """Whether the client has a status."""
+    ttft_s: float = 0.0
+    """Of the last attempt, from sending to the first token."""
+    has_arrived: bool = False
+    """Whether its arrival has been counted."""
+    promised: str = ""
+    """The tier whose queue has just promised it a place."""
+    race: Race | None = None
+    """Set while a second prefill may run beside this one."""
+
+    @property
+    def has_tokens(self) -> bool:
+        return self.journal.has_started
+
+    @property
+    def has_all_tokens(self) -> bool:
+        """Whether nothing but the end is missing, so that no replica is needed any more."""
+        if not self.has_tokens:
+            return False
+        limit = self.request.max_tokens
+        is_full = limit is not None and self.journal.tokens >= limit and not self.request.inexact_because
+        return bool(self.journal.finish_reason) or is_full
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether another attempt on a replica has to come out of the retry budget."""
+        return self.seam is not None or any(attempt.replica for attempt in self.attempts)
+
+    def lane(self, race: Race) -> "Course":
+        """The same request as one of two that race for the first token."""
+        return Course(self.request, self.facts, Journal(self.request), self.bindings, race=race)
+
+    def take_over(self, lane: "Course") -> None:
+        """Goes on from where a lane of a race ended."""
+        self.attempts.extend(lane.attempts)
+        self.journal, self.seam, self.first_tier = lane.journal, lane.seam, lane.first_tier
+        self.has_begun, self.ttft_s = lane.has_begun, lane.ttft_s
+
+    async def push(self, reply: Reply, served: Served, frames: bytes) -> None:
+        """Sends a part of a streamed answer, and waits until the client can take more."""
+        self.has_begun = True
+        blocked = reply.push(served, frames)
+        if blocked is not None:
+            await blocked
