@@ -118,7 +118,7 @@ class Gateway:
         self._is_draining = False
         self._started_at = time()
         self.events = EventLog()
-        self._chronicle = Chronicle(self.events, self._looks, self._store_error)
+        self._chronicle = Chronicle(self.events, self._looks, self._is_store_available)
         self.read_spec: Callable[[], Awaitable[GatewaySpec]] | None = None
         """Reads the config anew for `POST /admin/reload`; raises ValueError with what is wrong."""
         for name in spec.models:
@@ -235,10 +235,8 @@ class Gateway:
         now = asyncio.get_running_loop().time()
         return {name: look(m.fleet, m.shares, now) for name, m in self._models.items()}
 
-    def _store_error(self) -> str | None:
-        """What is wrong with the store; None while it answers."""
-        store = self._store_status()
-        return None if store["available"] else str(store.get("error") or "")
+    def _is_store_available(self) -> bool:
+        return bool(self._store_status()["available"])
 
     def _store_status(self) -> Json:
         store = self._store

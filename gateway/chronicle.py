@@ -47,9 +47,12 @@ class Chronicle:
     """Keeps since when what is so, for all models of a gateway."""
 
     def __init__(
-        self, events: EventLog, looks: Callable[[], Mapping[str, Look]], store_error: Callable[[], str | None]
+        self,
+        events: EventLog,
+        looks: Callable[[], Mapping[str, Look]],
+        is_store_available: Callable[[], bool],
     ) -> None:
-        self._events, self._looks, self._store_error = events, looks, store_error
+        self._events, self._looks, self._is_store_available = events, looks, is_store_available
         self._pages: dict[str, _Page] = {}
         self._store_lost_at: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -104,7 +107,7 @@ class Chronicle:
     def _tell_standing(self, model: str, page: _Page, look: Look, now: float) -> None:
         if look.standing.level not in GAVE_UP:
             if page.degraded_at is not None:
-                self._tell_end(page, look, now)
+                self._tell_end(model, page, look, now)
             page.degraded_at, page.is_told = None, False
             return
         if page.degraded_at is None:
@@ -115,15 +118,15 @@ class Chronicle:
             cost = f"; {standing.cost}" if standing.cost else ""
             self._events.add("ladder", standing.text + cost, page.degraded_at)
 
-    def _tell_end(self, page: _Page, look: Look, now: float) -> None:
+    def _tell_end(self, model: str, page: _Page, look: Look, now: float) -> None:
         if not page.is_told or page.degraded_at is None or page.at_begin is None:
             return
         lower = look.lower_answers - page.at_begin.lower_answers
         sheds = look.sheds - page.at_begin.sheds
         self._events.add(
             "ladder",
-            f"{look.standing.text} again: {lasting(now - page.degraded_at)} degraded, "
-            f"{lower} answers from lower tiers, {sheds} refused",
+            f"{model} is no longer degraded, after {lasting(now - page.degraded_at)} "
+            f"({lower} answers from lower tiers, {sheds} refused): {look.standing.text}",
             now,
         )
 
@@ -138,13 +141,10 @@ class Chronicle:
             self._events.add("resume", f"{what} with an error event ({model})", now)
 
     def _tell_store(self, now: float) -> None:
-        error = self._store_error()
-        if error is not None and self._store_lost_at is None:
+        is_available = self._is_store_available()
+        if not is_available and self._store_lost_at is None:
             self._store_lost_at = now
-            said = f" ({error})" if error else ""
-            self._events.add(
-                "store", f"the state store is not available{said}; requests go on without it", now
-            )
-        elif error is None and self._store_lost_at is not None:
+            self._events.add("store", "the state store is not available; requests go on without it", now)
+        elif is_available and self._store_lost_at is not None:
             out_s, self._store_lost_at = now - self._store_lost_at, None
             self._events.add("store", f"the state store is available again, after {lasting(out_s)}", now)

@@ -1,5 +1,6 @@
-"""The routes that are not hot: models, health, metrics, status, administration."""
+"""The routes that are not hot: models, health, metrics, status, the live page, administration."""
 
+import asyncio
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
@@ -8,6 +9,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from gateway.access import may_administer
+from gateway.page import BACK_OFF_S, LiveStatus, load_page
 
 Json = dict[str, Any]
 
@@ -61,8 +63,24 @@ def build_surface(gateway: Describes) -> FastAPI:
     async def status() -> Json:
         return gateway.status()
 
+    _add_page(app, gateway)
     _add_admin(app, gateway)
     return app
+
+
+def _add_page(app: FastAPI, gateway: Describes) -> None:
+    page, live = load_page(), LiveStatus(gateway.status)
+
+    @app.get("/", include_in_schema=False)
+    async def show() -> Response:
+        return Response(page.html, media_type="text/html; charset=utf-8", headers=dict(page.headers))
+
+    @app.get("/status/live", include_in_schema=False)
+    async def poll() -> Response:
+        body = live.poll(asyncio.get_running_loop().time())
+        if body is None:
+            return Response(status_code=503, headers={"Retry-After": str(BACK_OFF_S)})
+        return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 def _add_admin(app: FastAPI, gateway: Describes) -> None:

@@ -6,7 +6,9 @@ other.
 """
 
 import asyncio
+import os
 import re
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -187,7 +189,24 @@ async def _check(
     except _Failed as failure:
         return result("failed", str(failure), is_full=failure.is_backpressure)
     except (aiohttp.ClientError, OSError) as error:
-        return result("failed", str(error) or type(error).__name__)
+        return result("failed", _in_words(error))
+
+
+def _in_words(error: aiohttp.ClientError | OSError) -> str:
+    """Why a server could not be asked, without its address, so that replicas with the same trouble say the same."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    match cause:
+        case ConnectionRefusedError():
+            return "refused"
+        case ConnectionResetError() | BrokenPipeError() | aiohttp.ServerDisconnectedError():
+            return "connection closed"
+        case socket.gaierror():
+            return "name not found"
+        case OSError(errno=int(number)):
+            return os.strerror(number).lower()
+        case aiohttp.ClientResponseError() | aiohttp.ClientPayloadError():
+            return "no HTTP answer"
+    return type(cause).__name__
 
 
 async def _within(timeout_s: float, ask: Callable[[], Awaitable[str]]) -> str:

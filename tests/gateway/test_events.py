@@ -80,8 +80,8 @@ class Watched:
     def __init__(self) -> None:
         self.log = EventLog()
         self.looks = {"chat": WELL}
-        self.store_error: str | None = None
-        self.chronicle = Chronicle(self.log, lambda: self.looks, lambda: self.store_error)
+        self.has_store = True
+        self.chronicle = Chronicle(self.log, lambda: self.looks, lambda: self.has_store)
         self.now = 1000.0
 
     def see(self, look: Look, seconds: float = 0.0) -> None:
@@ -111,7 +111,7 @@ def test_an_outage_has_a_beginning_and_an_end() -> None:
         (watched.now - 0.5, "primary of chat can serve again, after 1 min"),
         (
             watched.now - 0.5,
-            "chat is served by primary again: 1 min degraded, 40 answers from lower tiers, 2 refused",
+            "chat is no longer degraded, after 1 min (40 answers from lower tiers, 2 refused): chat is served by primary",
         ),
     ]
     assert watched.chronicle.since("chat", well.standing) is None
@@ -137,12 +137,12 @@ def test_broken_streams_are_told_by_number() -> None:
 def test_the_store_goes_and_comes() -> None:
     watched = Watched()
     watched.see(WELL)
-    watched.store_error = "timed out"
+    watched.has_store = False
     watched.see(WELL, 30.0)
-    watched.store_error = None
+    watched.has_store = True
     watched.see(WELL)
     assert [text for _, text in watched.told] == [
-        "the state store is not available (timed out); requests go on without it",
+        "the state store is not available; requests go on without it",
         "the state store is available again, after 30 s",
     ]
 

@@ -132,7 +132,8 @@ async def test_nobody_there_and_somebody_else_there(session: aiohttp.ClientSessi
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        assert (await probe_live(session, url)).kind == "failed"
+        found = await probe_live(session, url)
+        assert (found.kind, found.reason) == ("failed", "refused")
 
     async def rude(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
@@ -147,5 +148,4 @@ async def test_nobody_there_and_somebody_else_there(session: aiohttp.ClientSessi
             await probe_ready(session, url, served_model="m"),
             await probe_right(session, url, served_model="m", known=KNOWN),
         ):
-            assert found.kind == "failed"
-            assert found.reason
+            assert (found.kind, found.reason) == ("failed", "no HTTP answer")
