@@ -4,12 +4,11 @@ Slots are kept for critical requests only as far as none comes free before those
 so nothing is kept while slots come free all the time, and a burst can't take all of them at once.
 """
 
-from dataclasses import dataclass
 from math import ceil, sqrt
 
-from gateway.policy.decision import ShedReason
+from gateway.policy.decision import Skip, Wait
 from gateway.policy.facts import RANK, Facts
-from gateway.policy.snapshot import TierView
+from gateway.policy.snapshot import LOOKED_AT, TierView
 
 START_SHARE = (0.95, 0.7, 0.7)
 """By which share of its TTFT SLO a critical, standard, sheddable request must be expected to start, or it doesn't queue."""
@@ -28,28 +27,12 @@ KEEP_PATIENCE_SHARE = 0.4
 """Slots are kept for critical requests so that none waits longer than this share of its SLO."""
 RESERVED_SHARE = 0.1
 """So many slots are kept at least while none is about to come free, and half of them at most: what is kept is not used."""
-LARGE_TIER = 32
-"""Replicas from which on slots come free all the time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A place in the queue until `until`."""
-
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class NoPlace:
-    """Why waiting leads nowhere, and in how many seconds a slot would be had."""
-
-    reason: ShedReason
-    retry_after_s: float
+MIN_RETRY_S = 0.1
 
 
 def may_take(tier: TierView, rank: int, now: float) -> bool:
     """Whether a request of that rank may have a free slot, rather than leave it for those that outrank it."""
-    if rank == 0 or len(tier.routable) > LARGE_TIER:
+    if rank == 0 or len(tier.routable) > LOOKED_AT:
         return True
     per_s, free = tier.outranking_per_s[rank], tier.routable.free_slots()
     if not per_s or free is None:
@@ -63,22 +46,22 @@ def may_take(tier: TierView, rank: int, now: float) -> bool:
     return free > min(max(least, forecast.kept(per_s, waiting, patience_s, now)), slots // 2)
 
 
-def queue_place(tier: TierView, facts: Facts, has_tier_below: bool, now: float) -> Place | NoPlace:
-    """A place in the tier's queue, if from there the first token is still in time."""
+def queue_place(tier: TierView, facts: Facts, has_tier_below: bool, now: float) -> Wait | Skip:
+    """A place in the tier's queue, if from there the first token is still in time; else when a slot would be had."""
     rank, slo_s = RANK[facts.priority], tier.ttft_slo_s
     if has_tier_below:
         start_s, latest_s = START_SHARE_ABOVE[rank] * slo_s, LATEST_SHARE_ABOVE * slo_s
     else:
         latest_s = min(LATEST_SHARE[rank] * slo_s, slo_s - 1.5 * tier.ttft_s)
         start_s = min(START_SHARE[rank] * slo_s, latest_s)
-    until = min(facts.arrived_at + latest_s, facts.deadline)
-    left_s = min(facts.arrived_at + start_s, facts.deadline) - now
+    waited_s, deadline_s = now - facts.arrived_at, facts.deadline - now
+    left_s = min(start_s - waited_s, deadline_s)
     if left_s > 0 and _is_in_time(tier, rank, left_s, now):
-        return Place(until)
-    wait_s = tier.forecast.wait_s(tier.queued_ahead[rank] + 1, now)
-    if until == facts.deadline:
-        return NoPlace("deadline", wait_s)
-    return NoPlace("priority" if wait_s < left_s else "queue_full", wait_s)
+        return Wait(tier.name, now + min(latest_s - waited_s, deadline_s), "")
+    wait_s = max(MIN_RETRY_S, tier.forecast.wait_s(tier.queued_ahead[rank] + 1, now))
+    if deadline_s < latest_s - waited_s:
+        return Skip("deadline", wait_s)
+    return Skip("priority" if wait_s < left_s else "queue_full", wait_s)
 
 
 def _is_in_time(tier: TierView, rank: int, left_s: float, now: float) -> bool:

@@ -6,9 +6,10 @@ are one code path under one deadline and one budget.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
-from gateway.policy.admission import NoPlace, may_take, queue_place
-from gateway.policy.decision import CONTENDED, Decision, Serve, Shed, ShedReason, Wait
+from gateway.policy.admission import may_take, queue_place
+from gateway.policy.decision import CONTENDED, Decision, Serve, Shed, ShedReason, Skip, Wait
 from gateway.policy.facts import RANK, Attempt, Facts, Seam
 from gateway.policy.rng import Rng
 from gateway.policy.route import Context, Route, candidates, context_of
@@ -18,14 +19,6 @@ AFFINITY_WAIT_SHARE = 0.4
 """A turn waits this share of the SLO for the replica that holds its session before it goes elsewhere."""
 SEAM_WAIT_S = 0.4
 """A broken stream waits this long for a free slot, then goes on in a replica that is full: its engine has seen it last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """Why a tier does not answer, and when it might."""
-
-    reason: ShedReason | str
-    retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +109,14 @@ def _consider(
     if not tier.has_replicas:
         tried = any(a.tier == tier.name for a in attempts)
         return Skip("no_tier") if tried else Serve(tier.name, None, "")
+    if (
+        not attempts
+        and route.needs_free_slot
+        and tier.routable.is_full()
+        and not snapshot.bindings.get(tier.name)
+    ):
+        # The same as below, in a fraction of the time: what overload asks of a gateway all the time.
+        return queue_place(tier, facts, _has_replicas(below), now)
     tries = sum(bool(a.replica) for a in attempts)
     if tries and (not snapshot.may_retry or tries >= limits.max_attempts):
         return Skip(_last_failure(tier, attempts))
@@ -128,7 +129,11 @@ def _consider(
     replica = route.pick(options, context, rng)
     if replica is not None and (snapshot.promised == tier.name or may_take(tier, RANK[facts.priority], now)):
         return Serve(tier.name, replica, "")
-    return _queue(tier, below, facts, now)
+    return queue_place(tier, facts, _has_replicas(below), now)
+
+
+def _has_replicas(tiers: Sequence[TierView]) -> bool:
+    return any(tier.has_replicas for tier in tiers)
 
 
 def _last_failure(tier: TierView, attempts: Sequence[Attempt]) -> str:
@@ -150,14 +155,6 @@ def _affinity_wait(context: Context, facts: Facts, now: float) -> float | None:
     return until if now < until else None
 
 
-def _queue(tier: TierView, below: Sequence[TierView], facts: Facts, now: float) -> Wait | Skip:
-    """A place in the tier's queue, as long as that leads to a token within its SLO and the caller's deadline."""
-    place = queue_place(tier, facts, any(t.has_replicas for t in below), now)
-    if isinstance(place, NoPlace):
-        return Skip(place.reason, max(place.retry_after_s, 0.1))
-    return Wait(tier.name, place.until, "")
-
-
 def _because(verdict: Serve | Wait, reason: str) -> Serve | Wait:
     if not reason:
         return verdict
@@ -168,13 +165,10 @@ def _shed(skips: Sequence[Skip]) -> Shed:
     """429 when some accepted tier is only contended (replicas that push back are full, not ill), 503 when none can serve."""
     contended = [s for s in skips if s.reason in CONTENDED or s.reason == "backpressure"]
     if contended:
-        after = min(s.retry_after_s or 1.0 for s in contended)
-        reasons = {s.reason for s in contended}
-        reason: ShedReason = "queue_full"
-        if reasons == {"deadline"}:
-            reason = "deadline"
-        elif reasons == {"priority"}:
-            reason = "priority"
+        after = min([s.retry_after_s or 1.0 for s in contended])
+        first = contended[0].reason
+        is_one = first in ("deadline", "priority") and all(s.reason == first for s in contended)
+        reason = cast(ShedReason, first) if is_one else "queue_full"
         return Shed(reason, after, "every tier that the caller accepts is full")
     if any(s.reason != "no_tier" for s in skips):
         return Shed("no_replica", 1.0, "no replica of a tier that the caller accepts can serve")

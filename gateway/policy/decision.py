@@ -38,4 +38,12 @@ class Shed:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Why one tier does not answer, and when it might."""
+
+    reason: ShedReason | str
+    retry_after_s: float | None = None
+
+
 Decision = Serve | Wait | Shed

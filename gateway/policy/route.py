@@ -58,6 +58,11 @@ class Route:
         return self.picker([(self._score(r, context), r) for r in passed], rng)
 
     @property
+    def needs_free_slot(self) -> bool:
+        """Whether engines get at most their slots."""
+        return free_slot in self.filters
+
+    @property
     def keeps_sessions(self) -> bool:
         """Whether sessions matter to it at all."""
         return any(scorer is session for scorer, _ in self.scorers)

@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from gateway.policy.forecast import Forecast
 
+LOOKED_AT = 32
+
 
 class ReplicaView(Protocol):
     """One replica, read-only."""
@@ -51,6 +53,16 @@ class Routable(Sequence[ReplicaView]):
                 return None
             free += max(0, replica.slots - replica.in_flight)
         return free
+
+    def is_full(self) -> bool:
+        """Whether no place is free. Only looked at where the replicas are few."""
+        if not 0 < len(self._replicas) <= LOOKED_AT:
+            return False
+        # A loop, as a generator costs more than all that it looks at.
+        for replica in self._replicas:  # noqa: SIM110
+            if replica.slots is None or replica.in_flight < replica.slots:
+                return False
+        return True
 
     def named(self, replica: str) -> ReplicaView | None:
         """The replica of that name, if it is routable."""

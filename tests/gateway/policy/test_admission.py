@@ -2,7 +2,8 @@
 
 import pytest
 
-from gateway.policy.admission import NoPlace, Place, may_take, queue_place
+from gateway.policy.admission import may_take, queue_place
+from gateway.policy.decision import Skip, Wait
 from gateway.policy.forecast import Forecast
 from gateway.policy.snapshot import Routable, TierView
 from tests.gateway.policy.fleets import R, facts
@@ -68,28 +69,26 @@ def test_may_take(view: TierView, rank: int, expected: bool) -> None:
 )
 def test_a_place(view: TierView, changes: dict[str, object], has_tier_below: bool, until: float) -> None:
     place = queue_place(view, facts(**changes), has_tier_below, NOW)
-    assert isinstance(place, Place)
+    assert isinstance(place, Wait)
     assert place.until == pytest.approx(until)
 
 
 @pytest.mark.parametrize(
     ("view", "changes", "has_tier_below", "expected"),
     [
-        (tier(EVEN, ahead=(0, 14, 14)), {}, False, NoPlace("queue_full", 15 / 16)),
-        (tier(EVEN, ahead=(0, 10, 10)), {}, True, NoPlace("queue_full", 11 / 16)),
+        (tier(EVEN, ahead=(0, 14, 14)), {}, False, Skip("queue_full", 15 / 16)),
+        (tier(EVEN, ahead=(0, 10, 10)), {}, True, Skip("queue_full", 11 / 16)),
         # sheddable goes down first
-        (tier(EVEN, ahead=(0, 0, 6)), {"priority": "sheddable"}, True, NoPlace("queue_full", 7 / 16)),
+        (tier(EVEN, ahead=(0, 0, 6)), {"priority": "sheddable"}, True, Skip("queue_full", 7 / 16)),
         # there would be time, but those that outrank it take it
-        (tier(EVEN, outranking=(0.0, 12.0, 12.0)), {}, False, NoPlace("priority", 1 / 16)),
-        (tier(EVEN, ahead=(0, 6, 6)), {"deadline": 100.3}, False, NoPlace("deadline", 7 / 16)),
-        (tier(UNKNOWN), {}, False, NoPlace("queue_full", 0.9)),
+        (tier(EVEN, outranking=(0.0, 12.0, 12.0)), {}, False, Skip("priority", 0.1)),
+        (tier(EVEN, ahead=(0, 6, 6)), {"deadline": 100.3}, False, Skip("deadline", 7 / 16)),
+        (tier(UNKNOWN), {}, False, Skip("queue_full", 0.9)),
         # waited long enough
-        (tier(EVEN), {"arrived_at": 99.1}, False, NoPlace("queue_full", 1 / 16)),
+        (tier(EVEN), {"arrived_at": 99.1}, False, Skip("queue_full", 0.1)),
     ],
 )
-def test_no_place(
-    view: TierView, changes: dict[str, object], has_tier_below: bool, expected: NoPlace
-) -> None:
+def test_no_place(view: TierView, changes: dict[str, object], has_tier_below: bool, expected: Skip) -> None:
     place = queue_place(view, facts(**changes), has_tier_below, NOW)
-    assert isinstance(place, NoPlace)
+    assert isinstance(place, Skip)
     assert (place.reason, place.retry_after_s) == (expected.reason, pytest.approx(expected.retry_after_s))
