@@ -208,29 +208,35 @@ def _numbered(metadata: Mapping[str, str], count: int) -> Mapping[str, str]:
 
 
 async def _write(outbox: Outbox, context: Context) -> None:
-    """Sends what is in the outbox. The first answer's disclosure begins the stream, the last one's ends it."""
+    """Sends what is in the outbox. The first answer discloses itself before it, the last one behind it."""
     has_begun, is_strict = False, metadata_of(context).get(STRICT, "").lower() == "true"
     while (part := await outbox.get()) is not None:
         if isinstance(part, Failed):
             if is_strict:
                 await _abort(context, part)
-            await context.write(_error_response(part))
-            continue
-        if not has_begun:
-            has_begun = True
-            await context.send_initial_metadata(tuple(disclosed(part.served)))
-        context.set_trailing_metadata(tuple(disclosed(part.served)))
-        await context.write(pb.ModelStreamInferResponse(infer_response=part.response))
+            response = _error_response(part)
+        else:
+            if not has_begun:
+                await context.send_initial_metadata(tuple(disclosed(part.served)))
+            context.set_trailing_metadata(tuple(disclosed(part.served)))
+            response = pb.ModelStreamInferResponse(infer_response=part.response)
+        has_begun = True
+        await context.write(response)
 
 
 def _error_response(failed: Failed) -> pb.ModelStreamInferResponse:
-    """An error of one request on a stream that goes on for the others."""
-    response = pb.ModelStreamInferResponse(error_message=failed.error.message)
+    """An error of one request on a stream that goes on for the others.
+
+    Triton's client shows the message alone, so that says what the rest does.
+    """
+    error = failed.error
+    wait = "" if error.retry_after_s is None else f"; try again in {max(1, round(error.retry_after_s))} s"
+    response = pb.ModelStreamInferResponse(error_message=f"[{error.code}] {error.message}{wait}")
     told = response.infer_response
     told.id = failed.id
-    set_parameter(told, "error_code", failed.error.code)
+    set_parameter(told, "error_code", error.code)
     set_parameter(told, FINAL, True)
-    for name, value in _error_pairs(failed.error, failed.request_id):
+    for name, value in _error_pairs(error, failed.request_id):
         set_parameter(told, name, value)
     return response
 
