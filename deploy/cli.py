@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deploy import bench, plan
+
 if TYPE_CHECKING:
     from deploy.config import Config
 
@@ -19,6 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+app.add_typer(bench.app, name="bench")
+app.add_typer(plan.app, name="plan")
 
 ConfigFile = Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="The YAML config.")]
 

@@ -1,0 +1,59 @@
+"""`graceway bench …`: the sub-commands. Each imports what it measures when it runs."""
+
+from typing import Annotated
+
+import typer
+
+EXIT_CLAIM_FAILED = 1
+EXIT_WRONG_OPTION = 2
+
+app = typer.Typer(
+    help="Measure on this machine what is claimed.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@app.command()
+def scaling(
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy on each trace.")] = 20,
+    first_seed: Annotated[
+        int, typer.Option(help="The policy's constants were chosen on seeds 0 to 9.")
+    ] = 100,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    only: Annotated[
+        list[str] | None, typer.Option("--trace", help="Some of the traces; all without.")
+    ] = None,
+) -> None:
+    """Simulate the scaling policy against Serve's default and against knowing the future."""
+    from rich.console import Console
+
+    from deploy.bench_scaling import as_table, claims, measure
+    from replicas.autoscaling.traces import TRACES
+
+    if unknown := set(only or ()) - set(TRACES):
+        typer.echo(f"no trace {', '.join(sorted(unknown))}; there is {', '.join(TRACES)}", err=True)
+        raise typer.Exit(EXIT_WRONG_OPTION)
+
+    rows = measure(range(first_seed, first_seed + seeds), only or TRACES, workers)
+    Console().print(as_table(rows))
+    judged = list(claims(rows))
+    for claim in judged:
+        typer.echo(f"{'holds ' if claim.holds else 'FAILS '} {claim.text} ({claim.seen})")
+    if not all(claim.holds for claim in judged):
+        raise typer.Exit(EXIT_CLAIM_FAILED)
+
+
+@app.command("mig")
+def mig_plans(
+    cases: Annotated[int, typer.Option(min=1)] = 300,
+    gpus: Annotated[int, typer.Option(min=1)] = 8,
+    seed: int = 1,
+) -> None:
+    """Time the MIG planner on random sets of models."""
+    from deploy.bench_scaling import measure_planner
+    from replicas.mig.geometry import geometry_of
+
+    found = measure_planner(geometry_of("h200"), gpus, cases, seed)
+    typer.echo(
+        f"{found.cases} sets of 1 to 4 models on {gpus} × H200, {found.planned} of them can be carried: "
+        f"p50 {found.p50_s * 1e3:.1f} ms, p99 {found.p99_s * 1e3:.1f} ms, worst {found.worst_s * 1e3:.1f} ms"
+    )
