@@ -1,0 +1,340 @@
+"""The live page in a real browser: what a person sees while replicas die, and what a screen reader and a phone get."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+from tests.integration.client import Question, ask
+from tests.integration.conftest import Engines
+from tests.integration.rig import BRISK, Json, RunningGateway, canned, serving, tier
+from tests.needs import need
+from tests.rig import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+OFTEN: Json = {"interval_s": 0.3, "timeout_s": 0.5, "down_after": 2, "up_after": 2}
+WITHIN_S = 5.0
+
+
+class Browser:
+    """One Chromium. Its driver blocks, so it is asked from threads."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self._driver = driver
+
+    async def open(self, url: str, width: int = 1366, height: int = 768, scheme: str = "light") -> None:
+        """Loads a page on a screen of this size, with this colour scheme."""
+        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        await self.devtools("Emulation.setDeviceMetricsOverride", screen)
+        await self.devtools("Emulation.setEmulatedMedia", {"features": features})
+        await asyncio.to_thread(self._driver.get_log, "browser")
+        await asyncio.to_thread(self._driver.get, url)
+
+    async def devtools(self, command: str, arguments: Json) -> None:
+        await asyncio.to_thread(self._driver.execute_cdp_cmd, command, arguments)
+
+    async def js(self, script: str, *arguments: object) -> Any:
+        """What a function body returns in the page."""
+        return await asyncio.to_thread(self._driver.execute_script, script, *arguments)
+
+    async def text(self, selector: str) -> str:
+        """The visible text of the first element that the selector finds; empty when there is none."""
+        found = await self.js("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+        return " ".join(str(found).split())
+
+    async def shows(self, selector: str, wanted: str, within_s: float = WITHIN_S) -> None:
+        """Returns once the element contains the text."""
+        seen = ""
+
+        async def is_there() -> bool:
+            nonlocal seen
+            seen = await self.text(selector)
+            return wanted in seen
+
+        try:
+            await eventually(is_there, within_s)
+        except TimeoutError:
+            pytest.fail(f"{selector} shows {seen!r}, and {wanted!r} not within {within_s} s")
+
+    async def complaints(self) -> list[str]:
+        """What the console holds since the page was opened."""
+        return [e["message"] for e in await asyncio.to_thread(self._driver.get_log, "browser")]
+
+    async def screenshot(self, path: Path) -> None:
+        await asyncio.to_thread(self._driver.save_screenshot, str(path))
+
+
+@pytest.fixture(scope="session")
+def _driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = need("chromium", "chromium chromium-driver")
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, Service(need("chromedriver", "chromium-driver")))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@pytest.fixture
+def browser(_driver: webdriver.Chrome) -> Browser:
+    return Browser(_driver)
+
+
+def ladder(engines: Engines) -> list[Json]:
+    primary = tier("primary", *engines.primary, slo=BRISK, quality=1.0)
+    return [primary, tier("small", engines.small, quality=0.6), canned()]
+
+
+@asynccontextmanager
+async def asking(gateway: RunningGateway) -> AsyncIterator[None]:
+    """Three clients that ask all the time."""
+
+    async def ask_on() -> None:
+        while True:
+            await ask(gateway.url, Question("chat", True, 20))
+
+    clients = [asyncio.create_task(ask_on()) for _ in range(3)]
+    try:
+        yield
+    finally:
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+
+
+async def test_killed_replicas_are_seen_within_five_seconds(
+    engines: Engines, config: Path, browser: Browser, tmp_path: Path
+) -> None:
+    """Which tier serves, why, and what it costs; then that it is over."""
+    async with serving(config, *ladder(engines), health=OFTEN) as gateway, asking(gateway):
+        await browser.open(gateway.url)
+        await browser.shows("#now", "OK chat is served by primary.")
+        await browser.shows("#models dl", "Refused, last min none")
+        await engines.a.kill()
+        await browser.shows("#now", "chat is served by primary; of its 2 replicas 1 is down (refused).")
+        at = time.monotonic()
+        await engines.b.kill()
+        await browser.shows(
+            "#now", "chat is served by small because both primary replicas are down (refused)"
+        )
+        await browser.shows("#now", "Mean quality 0.")
+        assert time.monotonic() - at < WITHIN_S
+        await browser.screenshot(tmp_path / "degraded.png")
+        assert "since" in await browser.text("#now .text")
+        await browser.shows("#models tbody:nth-of-type(1)", "primary can't serve")
+        await browser.shows("#models tbody:nth-of-type(1)", "down (refused)")
+        await browser.shows("#models tbody:nth-of-type(2)", "ready")
+        await browser.shows("#events", "chat is served by small because both primary replicas are down")
+        await browser.shows("#say", "Degraded: chat is served by small because")
+        assert await browser.js("return document.title") == "▲ chat degraded · Graceway"
+        assert await browser.js("return document.querySelectorAll('svg.shares .t1').length") >= 1
+        for engine in engines.primary:
+            await engine.restart()
+        await browser.shows("#now", "OK chat is served by primary.", 20.0)
+        await browser.shows("#events", "chat is no longer degraded, after")
+        assert await browser.js("return document.title") == "Graceway"
+        assert await browser.complaints() == []
+
+
+async def test_refusals_are_seen(engines: Engines, config: Path, browser: Browser) -> None:
+    await engines.a.kill()
+    await engines.b.kill()
+    async with serving(config, tier("primary", *engines.primary), health=OFTEN) as gateway:
+        await browser.open(gateway.url)
+        await browser.shows("#now", "Down chat can't be served: both primary replicas are down (refused)")
+        await ask(gateway.url, Question(tokens=5))
+        await browser.shows("#now", "1 request refused in the last 10 s (no_replica 1)")
+        await browser.shows("#models", "Refused, last min no_replica 1")
+        await browser.shows("#models .key", "refused 100 %")
+
+
+async def test_names_from_the_fleet_are_text(engines: Engines, config: Path, browser: Browser) -> None:
+    """A model, a zone and a reason that are HTML stay what they are."""
+    hostile = "<img src=x onerror='window.hurt=1'><b>x</b>"
+    tiers = [tier("primary", engines.a), canned()]
+    tiers[0]["replicas"][0]["zone"] = hostile
+    async with serving(config, models={hostile: tiers}, health=OFTEN, routing={"zone": ""}) as gateway:
+        await browser.open(gateway.url)
+        await browser.shows("#now", f"{hostile} is served by primary.")
+        await browser.shows("#models h2", hostile)
+        await browser.shows("#models .replica", f"zone {hostile}")
+        await engines.a.fault("error", status=500)
+        await browser.shows("#events", f"({hostile}, primary) is down")
+        assert await browser.js("return document.querySelectorAll('img, main b:not(th b)').length") == 0
+        assert await browser.js("return window.hurt ?? null") is None
+        assert await browser.complaints() == []
+
+
+async def test_no_script_but_its_own_runs(engines: Engines, config: Path, browser: Browser) -> None:
+    async with serving(config, *ladder(engines), health=OFTEN) as gateway:
+        await browser.open(gateway.url)
+        await browser.shows("#now", "chat")
+        await browser.js(
+            "const s = document.createElement('script'); s.textContent = 'window.hurt = 1'; document.body.append(s);"
+            "const d = document.createElement('div'); d.setAttribute('onclick', 'window.hurt = 1');"
+            "document.body.append(d); d.click();"
+        )
+        assert await browser.js("return window.hurt ?? null") is None
+        refused = await browser.complaints()
+        assert len(refused) == 2
+        assert all("Content Security Policy" in message for message in refused)
+
+
+async def test_it_says_that_it_has_lost_the_gateway(engines: Engines, config: Path, browser: Browser) -> None:
+    async with serving(config, *ladder(engines), health=OFTEN) as gateway:
+        await browser.open(gateway.url)
+        await browser.shows("#now", "chat is served by primary.")
+        assert await browser.text("#lost") == ""
+        offline = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        await browser.devtools("Network.enable", {})
+        await browser.devtools("Network.emulateNetworkConditions", {"offline": True, **offline})
+        try:
+            await browser.shows("#lost", "No answer from the gateway since")
+            assert await browser.js("return document.title") == "✖ no answer · Graceway"
+        finally:
+            await browser.devtools("Network.emulateNetworkConditions", {"offline": False, **offline})
+
+        async def is_back() -> bool:
+            return await browser.text("#lost") == ""
+
+        await eventually(is_back, WITHIN_S)
+
+
+async def test_it_needs_no_store(engines: Engines, config: Path, browser: Browser) -> None:
+    async with serving(config, *ladder(engines), health=OFTEN, store="redis://127.0.0.1:1/0") as gateway:
+        await browser.open(gateway.url)
+        await browser.shows("#now", "The state store is not available since")
+        await browser.shows("#now", "chat is served by primary.")
+        await browser.shows("#events", "the state store is not available; requests go on without it")
+
+
+async def test_it_goes_on_in_a_flood(engines: Engines, config: Path, browser: Browser) -> None:
+    """Two hundred clients for eight slots: the page still moves every second or two."""
+    async with serving(config, tier("primary", engines.a, slo=BRISK), health=OFTEN) as gateway:
+        await browser.open(gateway.url)
+        await browser.shows("#clock", "as of")
+
+        async def ask_on() -> None:
+            while True:
+                await ask(gateway.url, Question(tokens=40))
+
+        clients = [asyncio.create_task(ask_on()) for _ in range(200)]
+        try:
+            await browser.shows("#now", "refused in the last 10 s", 10.0)
+            for _ in range(3):
+                await changes(lambda: browser.text("#clock"), 3.0)
+            assert await browser.text("#lost") == ""
+        finally:
+            for client in clients:
+                client.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+
+
+async def changes(read: Callable[[], Any], within_s: float) -> None:
+    before = await read()
+
+    async def has_changed() -> bool:
+        return bool(await read() != before)
+
+    await eventually(has_changed, within_s)
+
+
+OVERFLOWING = """
+return [...document.querySelectorAll('main *')].filter(e => !e.closest('.hidden'))
+  .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80));
+"""
+
+
+@pytest.mark.parametrize("width", [320, 360, 768, 1366])
+async def test_it_fits(engines: Engines, config: Path, browser: Browser, width: int) -> None:
+    """Nothing is cut off and nothing scrolls sideways, however long names are."""
+    await engines.a.kill()
+    tiers = ladder(engines)
+    tiers[0]["replicas"][1]["zone"] = "z" * 80
+    async with serving(config, *tiers, health=OFTEN) as gateway:
+        await browser.open(gateway.url, width)
+        await browser.shows("#events", "is down (refused)")
+        overflowing = await browser.js(OVERFLOWING)
+        assert overflowing == []
+        assert await browser.js("return document.documentElement.scrollWidth") <= width
+
+
+async def test_a_screen_reader_finds_its_way(engines: Engines, config: Path, browser: Browser) -> None:
+    async with serving(config, *ladder(engines), health=OFTEN) as gateway:
+        await browser.open(gateway.url)
+        await browser.shows("#models", "primary")
+        count = "return document.querySelectorAll(arguments[0]).length"
+        for selector in (
+            "body > header",
+            "main",
+            "footer",
+            "h1",
+            "html[lang=en]",
+            "[aria-live=polite]",
+            "[role=alert]",
+        ):
+            assert await browser.js(count, selector) == 1, selector
+        assert await browser.js(count, "th:not([scope])") == 0
+        assert await browser.js(count, "table") == await browser.js(count, "table > caption")
+        assert await browser.js(count, "section:not([aria-label]):not([aria-labelledby])") == 0
+        assert await browser.js(count, "svg:not([role=img][aria-label])") == 0
+        levels = await browser.js("return [...document.querySelectorAll('h1,h2,h3')].map(h => +h.tagName[1])")
+        assert all(b - a <= 1 for a, b in pairwise(levels))
+
+
+CONTRAST = """
+const rgb = text => text.match(/[\\d.]+/g).map(Number);
+const linear = v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+const light = ([r, g, b]) => .2126 * linear(r / 255) + .7152 * linear(g / 255) + .0722 * linear(b / 255);
+const ground = e => {
+  const own = e ? rgb(getComputedStyle(e).backgroundColor) : [255, 255, 255];
+  return own[3] === 0 ? ground(e.parentElement) : own;
+};
+const words = [...document.querySelectorAll('body *')].filter(e => e.checkVisibility()
+  && !e.closest('.hidden, noscript, script, style')
+  && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()));
+return words.map(e => {
+  const [a, b] = [light(rgb(getComputedStyle(e).color)), light(ground(e))].sort((x, y) => y - x);
+  return [(a + .05) / (b + .05), e.tagName + ' ' + e.className + ' ' + e.textContent.slice(0, 40)];
+});
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_everything_can_be_read(engines: Engines, config: Path, browser: Browser, scheme: str) -> None:
+    """WCAG's AA, 4.5 to 1, for every word, while replicas are down and requests are refused."""
+    await engines.a.kill()
+    await engines.b.kill()
+    tiers = {"chat": ladder(engines), "other": [tier("primary", engines.a)]}
+    async with serving(config, models=tiers, health=OFTEN, store="redis://127.0.0.1:1/0") as gateway:
+        await ask(gateway.url, Question(tokens=5))
+        await browser.open(gateway.url, scheme=scheme)
+        await browser.shows("#now", "other can't be served")
+        await browser.shows("#now", "chat is served by small")
+        measured = await browser.js(CONTRAST)
+        assert len(measured) > 40
+        assert [found for found in measured if found[0] < 4.5] == []
+        background = await browser.js("return getComputedStyle(document.body).backgroundColor")
+        assert (background == "rgb(11, 15, 20)") == (scheme == "dark")
