@@ -3,6 +3,8 @@
 import asyncio
 import json
 import queue
+import re
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +23,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from gateway.inference_pb import inference_pb2 as pb
+from loadtests.processes import ROOT
+from loadtests.tokens import expected_answer
 from tests.gateway.grpc_rig import (
     RunningGrpc,
     asks,
@@ -378,6 +382,19 @@ async def test_the_threaded_client(api: RunningGrpc) -> None:
 
     results = await asyncio.to_thread(run)
     assert "".join(map(text_of, results)) == question.expected.text
+
+
+async def test_the_documents_example(api: RunningGrpc) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/grpc.md").read_text(), re.DOTALL)
+    program = example.replace("127.0.0.1:9000", api.address)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
+    )
+    printed = (await process.communicate())[0].decode()
+    expected = expected_answer("The capital of France is", 20)
+    assert process.returncode == 0
+    assert printed.startswith(f"{expected.text} m\n"), printed
+    assert printed.count("\n") > len(expected.ids)
 
 
 # faults in mid-stream
