@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help setup run test test-all check bench-overhead bench-faults bench-overload protos lock clean
+.PHONY: help setup run test test-all check load bench-overhead bench-faults bench-overload protos lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -25,6 +25,9 @@ check: setup ## what must hold before a change lands
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	$(PY) -m pytest -m "not slow"
+
+load: setup ## a minute of Locust against `graceway serve` on simulated replicas
+	$(PY) -m loadtests.load
 
 bench-overhead: setup ## what the gateway costs, against no gateway and vllm-router
 	$(PY) -m loadtests.overhead

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
-import psutil  # type: ignore[import-untyped]
+import psutil
 import uvloop
 
 from loadtests.client_wire import ClientConnection, connect, post

@@ -1,0 +1,91 @@
+"""`make load`: Locust against `graceway serve` on simulated replicas, started for the run and ended with it.
+
+`python -m loadtests.load [options] [-- Locust's own arguments]`. With `--url` it starts nothing and loads what runs
+there. `--web` opens Locust's page instead of a run of 60 seconds. The exit status is Locust's: 1 where a limit was
+not kept.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from loadtests.ending import run_to_end
+from loadtests.fleet import MODEL, Plan, running
+from loadtests.processes import ROOT
+
+LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
+GRACE_S = 15.0
+
+
+def locust_command(url: str, arguments: argparse.Namespace) -> list[str]:
+    """The command line of the run: what is not given has a default that suits the simulated fleet."""
+    command = [str(Path(sys.executable).parent / "locust"), "-f", str(LOCUSTFILE), "--host", url]
+    command += ["--model", arguments.model]
+    if arguments.workers > 1:
+        command += ["--processes", str(arguments.workers)]
+    if arguments.web:
+        return [*command, "--class-picker", *arguments.locust]
+    users, seconds = str(arguments.users), f"{arguments.seconds}s"
+    command += ["--headless", "--only-summary", "-u", users, "-r", users, "-t", seconds]
+    command += ["--stop-timeout", "30", "--max-ttft-p99-s", str(arguments.ttft_s)]
+    return [*command, *arguments.locust]
+
+
+@asynccontextmanager
+async def target(arguments: argparse.Namespace) -> AsyncIterator[str]:
+    """The URL to load: the operator's own, or that of a fleet that lives as long as the run."""
+    if arguments.url:
+        yield arguments.url
+        return
+    async with running(Plan(replicas=arguments.replicas, slots=arguments.slots)) as fleet:
+        yield fleet.urls[0]
+
+
+async def load(arguments: argparse.Namespace) -> int:
+    """The run's exit status."""
+    async with target(arguments) as url:
+        process = await asyncio.create_subprocess_exec(*locust_command(url, arguments), cwd=ROOT)
+        try:
+            return await process.wait()
+        finally:
+            await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    for number in (signal.SIGINT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                await process.wait()
+                return
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.load", description=__doc__)
+    parser.add_argument("--url", help="load this server instead of a fleet of its own")
+    parser.add_argument("--model", default=MODEL, help="the name to ask for")
+    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--slots", type=int, default=16, help="of each replica")
+    parser.add_argument("--users", type=int, default=20)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--ttft-s", type=float, default=1.0, help="limit of the 99th percentile")
+    parser.add_argument("--workers", type=int, default=1, help="Locust processes that share the load")
+    parser.add_argument("--web", action="store_true", help="Locust's page on port 8089, no run by itself")
+    parser.add_argument("locust", nargs="*", help="after --: further arguments of Locust")
+    return parser
+
+
+def main() -> None:
+    sys.exit(run_to_end(load(_parser().parse_args())))
+
+
+if __name__ == "__main__":
+    main()
