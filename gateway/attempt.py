@@ -181,6 +181,7 @@ class Attempts:
         self.fleet.prefixes.add(replica.replica, course.facts.prefix)
         if course.seam is None:
             self.ledger.first_token(tier, now - course.facts.arrived_at)
+            self.fleet.tiers[tier].recent.first_token(now - course.facts.arrived_at, now)
 
     async def end(self, course: Course, served: Served, reply: Reply, out: list[bytes]) -> None:
         """The end of a whole answer: what is still owed, then `[DONE]`; or all of it at once."""

@@ -20,9 +20,11 @@ from gateway.policy.arrivals import ArrivalRates
 from gateway.policy.facts import RANK, Facts
 from gateway.policy.forecast import Forecast
 from gateway.policy.health import Health, State, after_signal
+from gateway.policy.ladder import Signals
 from gateway.policy.patience import first_token_patience_s
 from gateway.policy.prefix import PrefixIndex
 from gateway.policy.quantile import DurationQuantiles
+from gateway.policy.recent import Recent
 from gateway.policy.rendezvous import digest
 from gateway.policy.snapshot import ReplicaView, Routable, Snapshot, TierView
 from gateway.queue import WaitingRoom
@@ -157,6 +159,13 @@ class Tier:
         self.room = WaitingRoom()
         self.ttfts = DurationQuantiles()
         self.arrivals = ArrivalRates()
+        self.recent = Recent()
+        self.signals = Signals()
+        self.pressure = 0.0
+        self.share = 1.0
+        """Of the traffic that wants this tier; the ladder says so."""
+        self.held_because = ""
+        self._admits = (1.0, 1.0, 1.0)
         self.service_s = 0.0
         self._deviation_s = 0.0
         self._started_at: list[float] = []
@@ -195,6 +204,8 @@ class Tier:
                 forecast=self._forecast(),
                 outranking_per_s=self.arrivals.outranking_per_s(now),
                 ttft_s=self.ttfts.quantile(0.9) or 0.0,
+                admits=self._admits,
+                held_because=self.held_because,
             )
             self._view_until = now + SPEEDS_S
         return view
@@ -202,6 +213,12 @@ class Tier:
     def _forecast(self) -> Forecast:
         spread = min(1.0, self._deviation_s / self.service_s) if self.service_s else 0.0
         return Forecast(self._started_at, self.service_s, spread)
+
+    def allot(self, share: float, because: str, admits: tuple[float, float, float]) -> None:
+        """Takes the share that the ladder lets it have, as parts of critical, standard and sheddable requests."""
+        if share != self.share or admits != self._admits:
+            self.share, self.held_because, self._admits = share, because, admits
+            self._view_until = 0.0
 
     def begin(self, now: float) -> None:
         """A request took a slot."""
@@ -270,6 +287,8 @@ class Permit:
         replica = self.replica
         replica.in_flight -= 1
         replica.breaker.leave(self._pass, outcome, now)
+        if outcome in (Outcome.SUCCESS, Outcome.SLOW, Outcome.FAILURE):
+            self._tier.recent.ended(outcome is Outcome.FAILURE, now)
         self._tier.end(self.since, now, outcome in (Outcome.SUCCESS, Outcome.SLOW))
         if self._pass.is_probe:
             self._tier.changed()

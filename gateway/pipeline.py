@@ -126,7 +126,9 @@ class Pipeline:
             decision.tier, course.facts, decision.replica, tried, decision.until
         )
         course.promised = decision.tier if is_promised else ""
-        self.ledger.queued(decision.tier, asyncio.get_running_loop().time() - now)
+        left_at = asyncio.get_running_loop().time()
+        self.ledger.queued(decision.tier, left_at - now)
+        self.fleet.tiers[decision.tier].recent.waited(left_at - now, left_at)
 
     async def _attempt(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> Verdict:
         """One attempt, or a race of two."""

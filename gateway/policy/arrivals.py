@@ -38,6 +38,11 @@ class ArrivalRates:
         self._weight_s = self._weight_s * keep + FADE_S * (1.0 - keep)
         self._as_of = now
 
+    def per_s(self, now: float) -> float:
+        """All requests a second."""
+        self._fade(now)
+        return sum(self._counts) / max(self._weight_s, LEAST_S)
+
     def outranking_per_s(self, now: float) -> tuple[float, float, float]:
         """Requests a second that go before a critical, a standard, and a sheddable one."""
         self._fade(now)

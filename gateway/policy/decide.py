@@ -11,6 +11,7 @@ from typing import cast
 from gateway.policy.admission import may_take, queue_place
 from gateway.policy.decision import CONTENDED, Decision, Serve, Shed, ShedReason, Skip, Wait
 from gateway.policy.facts import RANK, Attempt, Facts, Seam
+from gateway.policy.rendezvous import digest
 from gateway.policy.rng import Rng
 from gateway.policy.route import Context, Route, candidates, context_of
 from gateway.policy.snapshot import Snapshot, TierView
@@ -41,13 +42,24 @@ def decide(
     if now >= facts.deadline:
         return Shed("deadline", None, "the deadline passed before an answer could begin")
     skips: list[Skip] = []
+    held: list[TierView] = []
     accepted = snapshot.tiers[: facts.lowest_tier + 1]
     for index, tier in enumerate(accepted):
         below = accepted[index + 1 :]
+        if below and not _is_admitted(tier, facts, snapshot, rng):
+            held.append(tier)
+            skips.append(Skip(tier.held_because))
+            continue
         verdict = _consider(tier, below, facts, snapshot, attempts, now, rng, route, limits)
         if not isinstance(verdict, Skip):
             reason = skips[0].reason if skips else ""
             return _because(verdict, reason)
+        skips.append(verdict)
+    # A share says what a tier should have. Rather than refuse, it has more.
+    for tier in held:
+        verdict = _consider(tier, (), facts, snapshot, attempts, now, rng, route, limits)
+        if not isinstance(verdict, Skip):
+            return verdict
         skips.append(verdict)
     return _shed(skips)
 
@@ -93,6 +105,17 @@ def decide_seam(
         if replica is not None:
             return Serve(lower.name, replica, "no_replica")
     return Shed("no_replica", 1.0, "no replica that the caller accepts is left to go on with the stream")
+
+
+def _is_admitted(tier: TierView, facts: Facts, snapshot: Snapshot, rng: Rng) -> bool:
+    """Whether the ladder lets this request try the tier. A session stays where it is as long as the tier has any share."""
+    part = tier.admits[RANK[facts.priority]]
+    if part >= 1.0 or snapshot.promised == tier.name:
+        return True
+    if facts.session:
+        is_bound = tier.name in snapshot.bindings and max(tier.admits) > 0.0
+        return is_bound or digest(facts.session) < part * 2.0**64
+    return rng.random() < part
 
 
 def _consider(

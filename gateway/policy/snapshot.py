@@ -99,8 +99,10 @@ class TierView:
     """Requests a second that come and go before a critical, a standard, a sheddable one."""
     ttft_s: float = 0.0
     """Time to the first token of a request that has a slot, as most have it."""
-    share: float = 1.0
-    """The share of traffic that the ladder lets this tier have."""
+    admits: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    """The parts of critical, standard and sheddable requests that the ladder lets this tier have."""
+    held_because: str = ""
+    """Why it does not have all of them."""
 
 
 class Prefixes(Protocol):
