@@ -21,7 +21,7 @@ from gateway.grpc_reply import FINAL, Failed, GrpcReply, Outbox, Part, Put, disc
 from gateway.grpc_request import VERSION, parse_infer
 from gateway.http_client import clean_header
 from gateway.inference_pb import inference_pb2 as pb
-from gateway.reply import Reply
+from gateway.reply import Reply, Served
 from gateway.request import Request
 from gateway.specs import GatewaySpec
 from gateway.tensors import set_parameter
@@ -209,19 +209,27 @@ def _numbered(metadata: Mapping[str, str], count: int) -> Mapping[str, str]:
 
 async def _write(outbox: Outbox, context: Context) -> None:
     """Sends what is in the outbox. The first answer discloses itself before it, the last one behind it."""
-    has_begun, is_strict = False, metadata_of(context).get(STRICT, "").lower() == "true"
+    is_strict = metadata_of(context).get(STRICT, "").lower() == "true"
+    has_begun, told = False, None
     while (part := await outbox.get()) is not None:
         if isinstance(part, Failed):
             if is_strict:
                 await _abort(context, part)
             response = _error_response(part)
         else:
-            if not has_begun:
-                await context.send_initial_metadata(tuple(disclosed(part.served)))
-            context.set_trailing_metadata(tuple(disclosed(part.served)))
+            if part.served is not told:
+                told = part.served
+                await _disclose(context, told, has_begun)
             response = pb.ModelStreamInferResponse(infer_response=part.response)
         has_begun = True
         await context.write(response)
+
+
+async def _disclose(context: Context, served: Served, has_begun: bool) -> None:
+    pairs = tuple(disclosed(served))
+    if not has_begun:
+        await context.send_initial_metadata(pairs)
+    context.set_trailing_metadata(pairs)
 
 
 def _error_response(failed: Failed) -> pb.ModelStreamInferResponse:

@@ -99,7 +99,7 @@ class GrpcReply:
     def _speak(self, served: Served, event: Json, payload: bytes) -> Awaitable[None] | None:
         response = response_of(self._asked, event, payload)
         self._model = response.model_name
-        if served != self._served:
+        if served is not self._served:
             self._served = served
             for name, value in disclosed(served):
                 set_parameter(response, name, value)

@@ -71,12 +71,20 @@ def parse_infer(
     outputs = _outputs(message, tensors, body)
     headers = _headers(metadata, parameters, remaining_s)
     return Asked(
-        request=parse_request(kind, orjson.dumps(body), headers),
+        request=parse_request(kind, _encoded(body), headers),
         id=message.id,
         is_raw=bool(message.raw_input_contents),
         outputs=outputs,
         wants_empty_final=bool(parameters.get(EMPTY_FINAL)),
     )
+
+
+def _encoded(body: Json) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except orjson.JSONEncodeError as error:
+        # Reading takes deeper nesting than writing.
+        raise BadRequest(f"the request can't be written as JSON: {error}") from error
 
 
 def _body(tensors: Mapping[str, list[Scalar]]) -> tuple[Kind, Json]:
@@ -126,11 +134,8 @@ def _sampling(values: list[Scalar]) -> Json:
 
 def _plain(name: str, value: Scalar) -> Any:
     """A value as JSON has it."""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise BadRequest(f"`{name}` is no finite number", name)
-        # A tensor of 32 bits makes 0.10000000149011612 of 0.1.
-        return float(f"{value:.7g}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadRequest(f"`{name}` is no finite number", name)
     if isinstance(value, str) and name in _STRUCTURED and value[:1] in ("{", "["):
         return _json(name, value)
     return value

@@ -3,11 +3,15 @@
 import json
 import math
 import struct
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from gateway.errors import BadRequest, ModelNotFound
+from gateway.errors import BadRequest, ClientError, ModelNotFound
 from gateway.grpc_request import Asked, parse_infer
 from gateway.inference_pb import inference_pb2 as pb
 
@@ -71,7 +75,7 @@ TENSORS: dict[str, tuple[tuple[str, list[Any]], Any]] = {
     "seed": (("INT64", [1 << 40]), 1 << 40),
     "top_k": (("UINT64", [5]), 5),
     "temperature": (("FP32", [0.1]), 0.1),
-    "top_p": (("FP64", [0.25]), 0.25),
+    "top_p": (("FP64", [0.123456789012]), 0.123456789012),
     "ignore_eos": (("BOOL", [True]), True),
     "stop": (("BYTES", [b"\n"]), ["\n"]),
     "stop_token_ids": (("INT32", [4]), [4]),
@@ -189,6 +193,7 @@ WRONG: dict[str, tuple[pb.ModelInferRequest, str]] = {
     "bytes that are no text": (message({"text_input": ("BYTES", [b"\xff"])}), "not UTF-8"),
     "a number that is none": (message({**PROMPT, "top_p": ("FP32", [math.nan])}), "no finite number"),
     "a parameter that is no number": (message(PROMPT, top_p=math.inf), "no finite number"),
+    "JSON too deep to pass on": (message(PROMPT, metadata="[" * 500 + "]" * 500), "can't be written"),
     "broken JSON in a field": (message(PROMPT, tools="[{"), "not JSON"),
     "sampling parameters that are none": (
         message({**PROMPT, "sampling_parameters": ("BYTES", [b"3"])}),
@@ -284,6 +289,54 @@ def test_raw_contents_for_each_input() -> None:
     found.raw_input_contents.append(b"")
     with pytest.raises(BadRequest, match="1 inputs, but 2 raw contents"):
         parse(found)
+
+
+DATATYPES = st.sampled_from(["BYTES", "BOOL", "INT8", "INT32", "UINT64", "FP16", "FP32", "FP64", "FP8", ""])
+NAMES = st.sampled_from(
+    ["text_input", "messages", "request", "sampling_parameters", "stream", "stop", "n", "é"]
+)
+CONTENTS = st.one_of(
+    st.binary(max_size=24),
+    st.builds(packed, st.binary(max_size=12)),
+    st.sampled_from(
+        [packed(b'[{"role": "user"}]'), packed(b'{"prompt": []}'), packed(b"null"), packed(b"1e999")]
+    ),
+)
+PARAMETERS = st.builds(
+    pb.InferParameter,
+    int64_param=st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
+)
+
+
+@given(
+    tensors=st.lists(st.tuples(NAMES, DATATYPES, st.integers(-2, 3), CONTENTS), max_size=4),
+    parameters=st.dictionaries(
+        NAMES | st.sampled_from(["timeout", "priority", "x-priority"]), PARAMETERS, max_size=3
+    ),
+    is_stream=st.booleans(),
+)
+@example(tensors=[("text_input", "BYTES", 1, packed(b"x"))], parameters={}, is_stream=False)
+def test_whatever_comes_is_read_or_refused(
+    tensors: list[tuple[str, str, int, bytes]], parameters: dict[str, pb.InferParameter], is_stream: bool
+) -> None:
+    found = pb.ModelInferRequest(model_name="chat")
+    for name, datatype, size, content in tensors:
+        found.inputs.add(name=name, datatype=datatype, shape=[size])
+        found.raw_input_contents.append(content)
+    for name, value in parameters.items():
+        found.parameters[name].CopyFrom(value)
+    with suppress(ClientError):
+        parse_infer(found, {}, 1.0, is_stream)
+
+
+@given(st.binary(max_size=200))
+def test_any_message_is_read_or_refused(data: bytes) -> None:
+    try:
+        found = pb.ModelInferRequest.FromString(data)
+    except DecodeError:
+        return
+    with suppress(ClientError):
+        parse_infer(found, {}, None, is_stream=True)
 
 
 def test_no_input_is_there_twice() -> None:
