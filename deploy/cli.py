@@ -115,6 +115,21 @@ def status(
         render_status(url, report)
 
 
+@app.command()
+def top(
+    url: Annotated[str, typer.Option(help="The gateway's address.")] = "http://127.0.0.1:8000",
+) -> None:
+    """The same, live: who serves, what is given up and why, what happened. `q` or Ctrl-C ends it."""
+    from deploy.status_view import StatusUnavailable
+    from deploy.top import watch
+
+    try:
+        watch(url)
+    except StatusUnavailable as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(EXIT_UNREACHABLE) from None
+
+
 def _load(path: Path) -> "Config":
     from deploy.config import ConfigError, load_config
 
