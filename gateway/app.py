@@ -11,7 +11,6 @@ from time import time
 from typing import Any
 
 import pybreaker
-
 from fallback_models.answer import Answerer
 from fallback_models.cache import AnswerCache
 from fallback_models.canned import CannedText
@@ -22,7 +21,9 @@ from gateway.events import EventLog, breaker_text, health_text
 from gateway.fleet import Fleet, Replica
 from gateway.health import HealthWatch
 from gateway.http import Asgi, HttpApi
+from gateway.ladder import Ladder
 from gateway.ledger import Ledger
+from gateway.pin import Pin
 from gateway.pipeline import Pipeline
 from gateway.policy.decide import Limits
 from gateway.policy.health import Health
@@ -33,11 +34,12 @@ from gateway.request import Request
 from gateway.sessions import Sessions
 from gateway.shares import TierShares
 from gateway.specs import GatewaySpec, ModelSpec
-from gateway.status import gauges, look, model_standing, model_status
-from gateway.surface import build_surface
 from gateway.telemetry import Sample, Telemetry
 from state_store.guarded import GuardedStateStore
 from state_store.protocol import StateStore
+
+from gateway.status import gauges, look, model_standing, model_status
+from gateway.surface import build_surface
 
 log = logging.getLogger("graceway.gateway")
 
@@ -63,6 +65,7 @@ class _Served:
         self.fleet.listeners.append(_TellsOfBreakers(name, telemetry, events))
         self.watch = HealthWatch(self.fleet, spec.health, store, rng)
         self.watch.listeners.append(_TellsOfHealth(name, telemetry, events))
+        self.ladder = Ladder(self.fleet, store)
         self.sessions = Sessions(name, store)
         self.shares = shares
         self.store = store
@@ -82,6 +85,11 @@ class _Served:
             request_timeout_s=spec.request_timeout_s,
         )
         self.take(spec.models[name], spec)
+
+    async def start(self) -> None:
+        """Begins to watch; returns when each replica has been probed once, or after two seconds."""
+        await self.watch.start(SETTLE_S)
+        self.ladder.start()
 
     def take(self, model: ModelSpec, spec: GatewaySpec) -> None:
         """Puts a ladder in force; what is in flight goes on."""
@@ -132,7 +140,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Begins to watch the replicas; returns when each has been probed once, or after two seconds."""
-        await asyncio.gather(*(m.watch.start(SETTLE_S) for m in self._models.values()))
+        await asyncio.gather(*(m.start() for m in self._models.values()))
         self._chronicle.start()
 
     async def stop(self) -> None:
@@ -143,6 +151,7 @@ class Gateway:
         await self._store.close()
 
     async def _end(self, model: _Served) -> None:
+        await model.ladder.stop()
         await model.watch.stop()
         await model.sessions.close()
         for tier in model.fleet.tiers.values():
@@ -165,7 +174,7 @@ class Gateway:
             if name in self._models:
                 self._models[name].take(model, spec)
             else:
-                await self._add(name).watch.start(SETTLE_S)
+                await self._add(name).start()
         self.events.add("gateway", "a new config is in force", time())
 
     async def reload_from_file(self) -> str | None:
@@ -177,6 +186,28 @@ class Gateway:
         except ValueError as error:
             return str(error)
         return None
+
+    def pin(self, pin: Pin) -> None:
+        """Does what an operator asks of a ladder.
+
+        Raises:
+            ValueError: there is no such model or tier.
+        """
+        names = list(self._models)
+        name = pin.model or (names[0] if len(names) == 1 else "")
+        if name not in names:
+            raise ValueError(f"name a model: one of {', '.join(names)}")
+        ladder = self._models[name].ladder
+        try:
+            if pin.tier is None:
+                ladder.release()
+            elif pin.share is None:
+                ladder.pin(pin.tier, pin.for_s)
+            else:
+                ladder.override(pin.tier, pin.share, pin.for_s)
+        except KeyError as error:
+            raise ValueError(f"'{name}' has no tier {error}") from error
+        self.events.add("ladder", _pin_text(name, pin), time())
 
     async def answer(self, request: Request, reply: Reply) -> None:
         """Answers one request.
@@ -283,3 +314,11 @@ class _TellsOfHealth:
         tier = replica.breaker.name.removeprefix(f"{self._model}/").split("/", 1)[0]
         self._telemetry.count(self._telemetry.states, self._model, tier, replica.replica, new.state)
         self._events.add("health", health_text(self._model, tier, replica.replica, old, new), time())
+
+
+def _pin_text(model: str, pin: Pin) -> str:
+    if pin.tier is None:
+        return f"an operator left {model} to its signals again"
+    if pin.share is None:
+        return f"an operator pinned {model} to {pin.tier} for {pin.for_s:g} s"
+    return f"an operator gave {pin.tier} ({model}) {pin.share:.0%} of its traffic for {pin.for_s:g} s"

@@ -4,32 +4,25 @@ An operator's word goes before what the signals say, until it expires.
 """
 
 import asyncio
-from dataclasses import dataclass
+from time import time
 
 from gateway.fleet import Fleet, Tier
+from gateway.overrides import Override, Overrides
 from gateway.policy.ladder import Rung, Signals, admitted, pressure, stepped
+from state_store.protocol import StateStore
 
 STEP_S = 0.5
 TOLERABLE_FAILURES = 0.2
 TOLERABLE_LOSS = 0.75
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
-    """A share that an operator set, until `until` (monotonic seconds)."""
-
-    share: float
-    reason: str
-    until: float
-
-
 class Ladder:
     """Keeps the shares of one fleet's tiers current for as long as it runs."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, store: StateStore) -> None:
         self._fleet = fleet
+        self._overrides = Overrides(fleet.model, store)
         self._rungs: dict[str, Rung] = {}
-        self._overrides: dict[str, Override] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -43,68 +36,65 @@ class Ladder:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            await self._overrides.exchange(time())
+            self.step(loop.time(), time())
             await asyncio.sleep(STEP_S)
-            self.step(loop.time())
 
-    def step(self, now: float) -> None:
-        """Looks at the signals once."""
-        for name in [n for n, o in self._overrides.items() if now >= o.until]:
-            del self._overrides[name]
-        for name, tier in self._fleet.tiers.items():
+    def step(self, now: float, wall: float) -> None:
+        """Looks at the signals once; `now` is monotonic, `wall` the same moment in Unix time."""
+        for tier in self._fleet.tiers.values():
             if tier.spec.has_replicas:
-                self._rungs[name] = stepped(self._rungs.get(name, Rung()), *self._pressure(tier, now), now)
-            self._tell(tier, now)
+                tier.signals = signals_of(tier, now)
+                tier.pressure, reason = pressure(tier.signals)
+                rung = self._rungs.get(tier.name, Rung())
+                self._rungs[tier.name] = stepped(rung, tier.pressure, reason, now)
+            self._allot(tier, now, wall)
 
-    def _pressure(self, tier: Tier, now: float) -> tuple[float, str]:
-        tier.signals = signals_of(tier, now)
-        tier.pressure, reason = pressure(tier.signals)
-        return tier.pressure, reason
-
-    def _tell(self, tier: Tier, now: float) -> None:
-        rung, override = self._rungs.get(tier.name, Rung()), self._overrides.get(tier.name)
-        share, reason = (
-            (override.share, override.reason) if override else (rung.share, f"pressure_{rung.reason}")
-        )
+    def _allot(self, tier: Tier, now: float, wall: float) -> None:
+        rung, override = self._rungs.get(tier.name, Rung()), self._overrides.of(tier.name, wall)
+        share, reason = rung.share, f"pressure_{rung.reason}" if rung.reason else ""
+        if override is not None:
+            share, reason = override.share, override.reason
         outranking, all_per_s = tier.arrivals.outranking_per_s(now), tier.arrivals.per_s(now)
         critical, standard, sheddable = (admitted(share, rank, outranking, all_per_s) for rank in range(3))
-        tier.allot(share, reason if share < 1.0 else "", (critical, standard, sheddable))
+        tier.allot(share, reason, (critical, standard, sheddable))
 
-    def pin(self, tier_name: str, until: float, now: float) -> None:
-        """From now on this tier is the best that requests get, whatever the signals say; who accepts no lower tier gets its own.
+    def pin(self, tier: str, for_s: float) -> None:
+        """For that long this tier is the best that requests get; who accepts no lower one still gets its own.
 
         Raises:
             KeyError: there is no such tier.
         """
         names = list(self._fleet.tiers)
-        if tier_name not in names:
-            raise KeyError(tier_name)
-        above = names[: names.index(tier_name)]
-        self._overrides = {name: Override(0.0, "pinned", until) for name in above}
-        self._overrides[tier_name] = Override(1.0, "pinned", until)
-        self.step(now)
+        if tier not in names:
+            raise KeyError(tier)
+        self.release()
+        for name in names[: names.index(tier)]:
+            self._overrides.set(name, Override(0.0, "pinned", time() + for_s))
+        self._overrides.set(tier, Override(1.0, "pinned", time() + for_s))
+        self.step(asyncio.get_running_loop().time(), time())
 
-    def override(self, tier_name: str, share: float, until: float, now: float) -> None:
-        """Sets one tier's share.
+    def override(self, tier: str, share: float, for_s: float) -> None:
+        """Sets one tier's share for that long.
 
         Raises:
             KeyError: there is no such tier.
         """
-        if tier_name not in self._fleet.tiers:
-            raise KeyError(tier_name)
-        self._overrides[tier_name] = Override(share, "override", until)
-        self.step(now)
+        if tier not in self._fleet.tiers:
+            raise KeyError(tier)
+        self._overrides.set(tier, Override(share, "override", time() + for_s))
+        self.step(asyncio.get_running_loop().time(), time())
 
-    def release(self, now: float) -> None:
+    def release(self) -> None:
         """Ends every pin and override."""
-        self._overrides.clear()
-        self.step(now)
+        for tier in self._overrides.tiers():
+            self._overrides.set(tier, None)
+        self.step(asyncio.get_running_loop().time(), time())
 
-    def overrides(self, now: float) -> dict[str, dict[str, float | str]]:
-        """What operators have set, by tier."""
-        return {
-            name: {"share": o.share, "reason": o.reason, "expires_in_s": round(o.until - now, 1)}
-            for name, o in self._overrides.items()
-        }
+    def expires_in_s(self, tier: str, wall: float) -> float | None:
+        """How long the operator's word on a tier still holds; None when there is none."""
+        override = self._overrides.of(tier, wall)
+        return None if override is None else round(override.until - wall, 1)
 
 
 def signals_of(tier: Tier, now: float) -> Signals:

@@ -91,6 +91,9 @@ def _tier(tier: Tier, shares: TierShares, now: float) -> Json:
         "serving": serving,
         "reason": "" if serving else _why_not(tier, now),
         "share_60s": round(shares.of(tier.name, now), 4),
+        "allotted": round(tier.share, 4),
+        "held_because": tier.held_because,
+        "pressure": round(tier.pressure, 4),
         "waiting": len(tier.room),
         "waiting_by_priority": dict(zip(PRIORITIES, tier.room.counts(), strict=True)),
         "slo_ttft_s": tier.spec.slo.ttft_s,
@@ -135,6 +138,16 @@ def gauges(fleet: Fleet, now: float) -> Iterator[Sample]:
         yield "graceway_tier_quality", "What the tier's answers are worth, 0 to 1", labels, tier.spec.quality
         for rank, count in zip(PRIORITIES, tier.room.counts(), strict=True):
             yield "graceway_queue_length", "Requests waiting", {**labels, "priority": rank}, float(count)
+        yield "graceway_tier_share", "What the ladder lets the tier have of its traffic", labels, tier.share
+        yield (
+            "graceway_tier_pressure",
+            "0 while every signal is within its limit, to 1",
+            labels,
+            tier.pressure,
+        )
+        for signal, value in tier.signals.named().items():
+            if value is not None:
+                yield "graceway_tier_signal", "Against its limit, 1", {**labels, "signal": signal}, value
         slo_s = tier.spec.slo.ttft_s
         yield "graceway_slo_ttft_seconds", "What the tier promises for the first token", labels, slo_s
         for replica in tier.replicas.values():

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import HTTPException
 from fastapi.responses import JSONResponse, PlainTextResponse
-from starlette.exceptions import HTTPException as StarletteHTTPException
-
 from gateway.access import may_administer
 from gateway.page import BACK_OFF_S, LiveStatus, load_page
+from gateway.pin import Pin, read_pin
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 Json = dict[str, Any]
 
@@ -29,6 +29,9 @@ class Describes(Protocol):
         ...
 
     def begin_drain(self) -> None: ...
+    def pin(self, pin: Pin) -> None:
+        """Raises ValueError: there is no such model or tier."""
+        ...
 
 
 def build_surface(gateway: Describes) -> FastAPI:
@@ -96,6 +99,17 @@ def _add_admin(app: FastAPI, gateway: Describes) -> None:
             return no
         wrong = await gateway.reload_from_file()
         return JSONResponse({"reloaded": True}) if wrong is None else _error(400, wrong, "bad_config")
+
+    @app.post("/admin/pin")
+    async def pin(request: Request) -> Response:
+        if (no := refusal(request)) is not None:
+            return no
+        try:
+            wanted = read_pin(await request.body())
+            gateway.pin(wanted)
+        except ValueError as error:
+            return _error(400, str(error), "bad_pin")
+        return JSONResponse({"pinned": wanted.tier, "expires_in_s": wanted.for_s if wanted.tier else None})
 
     @app.post("/admin/drain")
     async def drain(request: Request) -> Response:

@@ -14,7 +14,7 @@ CALM_S = 5.0
 """How long a tier must have been well before its share rises; after a relapse, twice as long each time."""
 MAX_CALM_S = 120.0
 FORGIVEN_S = 60.0
-"""An incident is over when the tier has had all its traffic for that long."""
+"""An incident is over when the tier has been well for that long and has all its traffic."""
 LEAST_SHARE = 0.1
 """What a tier keeps under any pressure, while it has replicas: without traffic nobody would see it get well."""
 
@@ -75,8 +75,8 @@ def stepped(rung: Rung, press: float, reason: str, now: float) -> Rung:
     if press > 0.0:
         return _pressed(rung, press, reason, passed_s, now)
     if rung.share >= 1.0:
-        is_over = rung.calm_since is not None and now - rung.calm_since >= FORGIVEN_S
-        return Rung(as_of=now) if is_over or not rung.relapses else replace(rung, as_of=now)
+        is_over = rung.calm_since is None or now - rung.calm_since >= FORGIVEN_S
+        return Rung(as_of=now) if is_over else replace(rung, as_of=now)
     if rung.calm_since is None:
         return replace(rung, calm_since=now, as_of=now)
     if now - rung.calm_since < min(CALM_S * 2.0**rung.relapses, MAX_CALM_S):
@@ -87,8 +87,7 @@ def stepped(rung: Rung, press: float, reason: str, now: float) -> Rung:
 
 def _pressed(rung: Rung, press: float, reason: str, passed_s: float, now: float) -> Rung:
     share = max(LEAST_SHARE, rung.share - DOWN_PER_S * press * passed_s)
-    is_relapse = rung.has_risen or (rung.share >= 1.0 and rung.relapses > 0)
-    return Rung(share, reason, None, rung.relapses + is_relapse, False, now)
+    return Rung(share, reason, None, rung.relapses + rung.has_risen, False, now)
 
 
 def admitted(share: float, rank: int, outranking_per_s: Sequence[float], all_per_s: float) -> float:
