@@ -85,13 +85,14 @@ def _standing(name: str, model: Report, now: float) -> Iterator[Text]:
 
 def _tiers(model: Report, width: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    columns = max(6, min(60, width - 64))
-    table.add_column("Tier", style="bold", overflow="fold")
+    columns = min(60, width - 66)
+    table.add_column("Tier", style="bold", overflow="fold", min_width=12)
     for head in ("Quality", "1 min", "1 h"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("TTFT p99", justify="right", no_wrap=True)
     table.add_column("Waiting", justify="right", no_wrap=True)
-    table.add_column("Share, last hour", no_wrap=True)
+    if columns >= 10:
+        table.add_column("Share, last hour", no_wrap=True)
     hour = model.get("shares_1h") or {"tiers": {}, "sheds": {}}
     all_counts = [*hour["tiers"].values(), *hour["sheds"].values()]
     totals = [sum(column) for column in zip(*all_counts, strict=True)]
@@ -108,7 +109,7 @@ def _tiers(model: Report, width: int) -> Table:
             f"{sum(counts) / sum(totals):.0%}" if sum(totals) else "–",
             _ttft(tier.get("ttft_p99_s"), tier.get("slo_ttft_s")),
             str(tier.get("waiting") or 0),
-            Text(_spark(counts, totals, columns), colour),
+            *([Text(_spark(counts, totals, columns), colour)] if columns >= 10 else []),
         )
     return table
 

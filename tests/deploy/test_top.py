@@ -102,7 +102,9 @@ def test_a_frame_without_a_gateway_says_so_first() -> None:
 
 
 def test_a_frame_fits_a_narrow_terminal() -> None:
-    assert max(map(len, drawn(report(), 60).splitlines())) <= 60
+    text = drawn(report(), 60)
+    assert max(map(len, text.splitlines())) <= 60
+    assert "1. primary can't" in text
 
 
 def test_a_quiet_gateway_has_a_frame() -> None:
