@@ -8,7 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from gateway.app import Gateway
-from gateway.grpc_api import SERVICE, InferenceService
+from gateway.grpc_api import SERVICE, Decoding, InferenceService
 from gateway.grpc_health import HEALTH, HealthService
 from gateway.inference_pb import inference_pb2_grpc
 from gateway.inference_pb.pool import POOL
@@ -23,7 +23,9 @@ class GrpcServer:
     def __init__(self, gateway: Gateway, host: str, port: int) -> None:
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._inference = InferenceService(gateway)
-        self._server = grpc.aio.server(options=_options(gateway.spec.max_body_bytes))
+        self._server = grpc.aio.server(
+            interceptors=(Decoding(),), options=_options(gateway.spec.max_body_bytes)
+        )
         inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self._inference, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(HealthService(gateway), self._server)
         _add_reflection(self._server)

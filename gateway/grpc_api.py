@@ -13,11 +13,20 @@ import grpc
 import grpc.aio
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
-from gateway.errors import ClientError, GrpcError, ModelNotFound, TooLarge, grpc_error_of, grpc_internal
-from gateway.grpc_reply import FINAL, Failed, GrpcReply, Outbox, Part, Put, disclosed
+from gateway.errors import (
+    BadRequest,
+    ClientError,
+    GrpcError,
+    ModelNotFound,
+    TooLarge,
+    grpc_error_of,
+    grpc_internal,
+)
+from gateway.grpc_reply import FINAL, Failed, GrpcReply, Outbox, Sink, Whole, disclosed
 from gateway.grpc_request import VERSION, parse_infer
 from gateway.http_client import clean_header
 from gateway.inference_pb import inference_pb2 as pb
@@ -30,6 +39,8 @@ log = logging.getLogger("graceway.grpc")
 
 Json = dict[str, Any]
 SERVICE = "inference.GRPCInferenceService"
+UNREADABLE = "\0"
+"""The model's name in the place of a message that can't be decoded: no model is called so."""
 AT_ONCE_ON_A_STREAM = 256
 """Requests of one stream that run at the same time; the next ones wait to be read."""
 STRICT = "triton_grpc_error"
@@ -99,9 +110,9 @@ class InferenceService:
         return index
 
     async def ModelInfer(self, message: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
-        parts: list[Part] = []
-        await self._answer(message, context, parts.append, metadata_of(context), is_stream=False)
-        part = parts[0]
+        sink = Whole()
+        await self._answer(message, context, sink, metadata_of(context), is_stream=False)
+        part = sink.part
         if isinstance(part, Failed):
             await _abort(context, part)
         await context.send_initial_metadata(tuple(disclosed(part.served)))
@@ -152,7 +163,7 @@ class InferenceService:
             await gate.acquire()
             count += 1
             own = _numbered(metadata, count)
-            task = asyncio.ensure_future(self._answer(message, context, outbox.put, own, is_stream=True))
+            task = asyncio.ensure_future(self._answer(message, context, outbox, own, is_stream=True))
             running.add(task)
             task.add_done_callback(settled)
 
@@ -165,23 +176,42 @@ class InferenceService:
         self,
         message: pb.ModelInferRequest,
         context: Context,
-        put: Put,
+        sink: Sink,
         metadata: Mapping[str, str],
         is_stream: bool,
     ) -> None:
         """Puts the answer, or why there is none."""
         request_id = clean_header(metadata.get("x-request-id", ""))
         try:
+            if message.model_name == UNREADABLE:
+                raise BadRequest("the message is no ModelInferRequest")
             if (limit_bytes := self._gateway.spec.max_body_bytes) < message.ByteSize():
                 raise TooLarge(limit_bytes)
             asked = parse_infer(message, metadata, context.time_remaining(), is_stream)
             request_id = asked.request.request_id
-            await self._gateway.answer(asked.request, GrpcReply(asked, put))
+            await self._gateway.answer(asked.request, GrpcReply(asked, sink))
         except ClientError as error:
-            put(Failed(grpc_error_of(error), request_id, message.id))
+            sink.put(Failed(grpc_error_of(error), request_id, message.id))
         except Exception:
             log.exception("a request failed in a way that nobody foresaw")
-            put(Failed(grpc_internal(), request_id, message.id))
+            sink.put(Failed(grpc_internal(), request_id, message.id))
+
+
+class Decoding(grpc.aio.ServerInterceptor):
+    """Has a message that is none refused as the caller's mistake; gRPC would blame the server, and log it."""
+
+    async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
+        call = await continuation(details)
+        if details.method not in (f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ModelStreamInfer"):
+            return call
+        return call._replace(request_deserializer=_decoded)
+
+
+def _decoded(data: bytes) -> pb.ModelInferRequest:
+    try:
+        return pb.ModelInferRequest.FromString(data)
+    except DecodeError:
+        return pb.ModelInferRequest(model_name=UNREADABLE)
 
 
 def is_model_ready(gateway: Serves, name: str, lowest: str = "allow") -> bool:

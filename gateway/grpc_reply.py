@@ -7,9 +7,9 @@ parameters of the first response, and again when it changes.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -46,57 +46,77 @@ class Failed:
 
 
 Part = Spoken | Failed
-Put = Callable[[Part], Awaitable[None] | None]
+
+
+class Sink(Protocol):
+    """Where the parts of answers go."""
+
+    def put(self, part: Part) -> None: ...
+    def room(self) -> Awaitable[None] | None:
+        """What to await before the next part when the client is slow, else None."""
+        ...
+
+
+class Whole:
+    """A sink for one answer in one part."""
+
+    part: Part
+
+    def put(self, part: Part) -> None:
+        self.part = part
+
+    def room(self) -> Awaitable[None] | None:
+        return None
 
 
 class GrpcReply:
-    """A `Reply` that hands parts to `put`."""
+    """A `Reply` that puts parts into a sink."""
 
-    __slots__ = ("_asked", "_model", "_put", "_served", "has_failed")
+    __slots__ = ("_asked", "_model", "_served", "_sink", "has_failed")
 
-    def __init__(self, asked: Asked, put: Put) -> None:
-        self._asked, self._put = asked, put
+    def __init__(self, asked: Asked, sink: Sink) -> None:
+        self._asked, self._sink = asked, sink
         self._served: Served | None = None
         self._model = asked.request.model
         self.has_failed = False
 
     def push(self, served: Served, frames: bytes) -> Awaitable[None] | None:
-        blocked = None
         for event in frames.split(b"\n\n"):
             payload = event.removeprefix(b"data: ")
             if payload and payload != DONE:
-                blocked = self._event(served, payload)
-        return blocked
+                self._event(served, payload)
+        return self._sink.room()
 
-    def _event(self, served: Served, payload: bytes) -> Awaitable[None] | None:
+    def _event(self, served: Served, payload: bytes) -> None:
         event: Json = orjson.loads(payload)
         error = event.get("error")
         if isinstance(error, dict) and "choices" not in event:
-            return self._fail(grpc_broken(str(error.get("message")), str(error.get("code") or "")))
-        return self._speak(served, event, payload)
+            self._fail(grpc_broken(str(error.get("message")), str(error.get("code") or "")))
+        else:
+            self._speak(served, event, payload)
 
     async def end(self) -> None:
         if self._asked.wants_empty_final and not self.has_failed:
             assert self._served is not None
             response = pb.ModelInferResponse(model_name=self._model, model_version=VERSION, id=self._asked.id)
             set_parameter(response, FINAL, True)
-            await _done(self._put(Spoken(self._served, response)))
+            self._sink.put(Spoken(self._served, response))
 
     async def whole(self, served: Served, body: bytes, status: int = 200) -> None:
         if status != 200:
-            await _done(self._fail(grpc_rejection(status, body)))
+            self._fail(grpc_rejection(status, body))
             return
-        await _done(self._speak(served, orjson.loads(body), body))
+        self._speak(served, orjson.loads(body), body)
         await self.end()
 
     async def refuse(self, shed: Shed, request_id: str) -> None:
-        await _done(self._fail(grpc_shed(shed)))
+        self._fail(grpc_shed(shed))
 
-    def _fail(self, error: GrpcError) -> Awaitable[None] | None:
+    def _fail(self, error: GrpcError) -> None:
         self.has_failed = True
-        return self._put(Failed(error, self._asked.request.request_id, self._asked.id))
+        self._sink.put(Failed(error, self._asked.request.request_id, self._asked.id))
 
-    def _speak(self, served: Served, event: Json, payload: bytes) -> Awaitable[None] | None:
+    def _speak(self, served: Served, event: Json, payload: bytes) -> None:
         response = response_of(self._asked, event, payload)
         self._model = response.model_name
         if served is not self._served:
@@ -105,7 +125,7 @@ class GrpcReply:
                 set_parameter(response, name, value)
         if self._asked.wants_empty_final:
             set_parameter(response, FINAL, False)
-        return self._put(Spoken(served, response))
+        self._sink.put(Spoken(served, response))
 
 
 def response_of(asked: Asked, event: Json, payload: bytes) -> pb.ModelInferResponse:
@@ -167,16 +187,17 @@ class Outbox:
         self._has_parts, self._has_room = asyncio.Event(), asyncio.Event()
         self._is_closed = False
 
-    def put(self, part: Part) -> Awaitable[None] | None:
-        """Takes a part; what to await before the next one when the client is slow, else None."""
+    def put(self, part: Part) -> None:
         self._parts.append(part)
         self._has_parts.set()
+
+    def room(self) -> Awaitable[None] | None:
         if len(self._parts) < _WAITING:
             return None
         self._has_room.clear()
-        return self._room()
+        return self._until_room()
 
-    async def _room(self) -> None:
+    async def _until_room(self) -> None:
         await self._has_room.wait()
 
     def close(self) -> None:
@@ -195,8 +216,3 @@ class Outbox:
         if len(self._parts) < _WAITING // 2:
             self._has_room.set()
         return part
-
-
-async def _done(blocked: Awaitable[None] | None) -> None:
-    if blocked is not None:
-        await blocked

@@ -549,6 +549,21 @@ async def test_the_callers_own_mistake(api: RunningGrpc, case: str) -> None:
     assert details_of(error)[0]["x-request-id"] == "r-3"
 
 
+async def test_a_message_that_is_none(api: RunningGrpc) -> None:
+    method = "/inference.GRPCInferenceService/ModelInfer"
+    error = await error_of(api.channel.unary_unary(method)(b"\xff\xff\xff\xff"))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    call = api.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+    await call.write(b"\xff\xff\xff\xff")
+    await call.write(message(Question("text", tokens=3)).SerializeToString())
+    await call.done_writing()
+    first, *rest = [pb.ModelStreamInferResponse.FromString(data) async for data in call]
+    assert "[INVALID_ARGUMENT]" in first.error_message
+    assert [r.error_message for r in rest] == [""] * len(rest)
+    said = b"".join(v for r in rest for v in listed(r.infer_response, "text_output"))
+    assert said.decode() == Question("text", tokens=3).expected.text
+
+
 async def test_a_request_that_is_too_large(engines: Engines, config: Path) -> None:
     async with serving_grpc(config, tier("primary", engines[0], probe=None), max_body_bytes=4096) as (_, api):
         huge = Question("text", prompt="x" * 5000)

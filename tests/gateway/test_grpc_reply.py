@@ -27,9 +27,22 @@ def event(said: str, **more: Any) -> bytes:
     return frame(orjson.dumps({"model": "m", "choices": [{"index": 0, "text": said, **more}]}))
 
 
+class Kept:
+    """A sink that keeps all."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+
+    def put(self, part: Part) -> None:
+        self.parts.append(part)
+
+    def room(self) -> None:
+        return None
+
+
 def reply_to(question: Asked) -> tuple[GrpcReply, list[Part]]:
-    parts: list[Part] = []
-    return GrpcReply(question, parts.append), parts
+    kept = Kept()
+    return GrpcReply(question, kept), kept.parts
 
 
 def responses(parts: list[Part]) -> list[Any]:
@@ -142,10 +155,9 @@ def test_errors_have_their_codes(case: str) -> None:
 
 async def test_a_slow_client_holds_up_the_replica_and_loses_nothing() -> None:
     outbox, part = Outbox(), Failed(GrpcError("INTERNAL", ""), "", "")
-    blocked = None
     count = 0
-    while blocked is None:
-        blocked = outbox.put(part)
+    while (blocked := outbox.room()) is None:
+        outbox.put(part)
         count += 1
         assert count < 1000
     waiting = asyncio.ensure_future(blocked)
@@ -158,6 +170,17 @@ async def test_a_slow_client_holds_up_the_replica_and_loses_nothing() -> None:
     outbox.close()
     assert await outbox.get() is part
     assert await outbox.get() is None
+
+
+async def test_many_events_in_one_read_wait_once() -> None:
+    outbox = Outbox()
+    reply = GrpcReply(asked(), outbox)
+    blocked = reply.push(A, event("x") * 200)
+    assert blocked is not None
+    waiting = asyncio.ensure_future(blocked)
+    for _ in range(200):
+        await outbox.get()
+    await asyncio.wait_for(waiting, 1.0)
 
 
 async def test_who_waits_for_a_part_gets_it() -> None:
