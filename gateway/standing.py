@@ -22,6 +22,14 @@ _WHY = {
     "first_token_timeout": "{tier} was too slow with its first token",
     "slow": "{tier} was too slow",
     "resumed": "streams went on there",
+    "pinned": "an operator pinned a lower tier",
+    "override": "an operator set {tier}'s share",
+    "pressure_ttft": "{tier}'s first tokens come later than promised",
+    "pressure_errors": "too many attempts on {tier} fail",
+    "pressure_queue": "waits for {tier} are too long",
+    "pressure_kv": "{tier} has hardly any KV cache left",
+    "pressure_lost": "{tier} has lost replicas",
+    "pressure_dependencies": "what {tier}'s requests need is missing",
 }
 
 

@@ -78,6 +78,12 @@ BEST = Recent({"primary": 10})
             "less than 1 % of chat's answers come from small because primary could not have begun in time (deadline)",
         ),
         (
+            [primary(), SMALL],
+            Recent({"small": 2}, {"pinned": 2}),
+            "degraded",
+            "100 % of chat's answers come from small because an operator pinned a lower tier (pinned)",
+        ),
+        (
             [primary()],
             Recent({"primary": 9}, {}, {"queue_full": 3}),
             "degraded",
