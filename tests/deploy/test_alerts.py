@@ -1,0 +1,56 @@
+"""The alert rules: valid, firing when they should and only then, and about metrics that the gateway has."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gateway.app import Gateway
+from gateway.specs import GatewaySpec, ModelSpec, TierSpec
+from state_store.memory import MemoryStateStore
+
+ALERTS = Path(__file__).parents[2] / "deploy" / "alerts"
+RULES = ALERTS / "graceway.rules.yml"
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs promtool, of Debian's package prometheus; without it the test is skipped, but not in CI."""
+    found = shutil.which("promtool")
+    if found is None and not os.environ.get("CI"):
+        pytest.skip("promtool is not installed")
+    assert found, "promtool is not installed: apt-get install prometheus"
+    return subprocess.run([found, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_the_rules_are_valid() -> None:
+    checked = promtool("check", "rules", str(RULES))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_each_fires_when_it_should() -> None:
+    tested = promtool("test", "rules", str(ALERTS / "graceway.test.yml"))
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def test_every_alert_has_a_test() -> None:
+    alerts = set(re.findall(r"alert: (\w+)", RULES.read_text()))
+    assert alerts == set(re.findall(r"alertname: (\w+)", (ALERTS / "graceway.test.yml").read_text()))
+
+
+async def test_the_metrics_exist() -> None:
+    tier = TierSpec(
+        name="best", backend="openai", served_model="m", replicas=({"url": "http://127.0.0.1:9"},)
+    )  # type: ignore[arg-type]
+    gateway = Gateway(GatewaySpec(models={"chat": ModelSpec(tiers=(tier,))}), MemoryStateStore())
+    shown = set(re.findall(r"^# TYPE (\w+)", gateway.metrics().decode(), re.M))
+    named = set(re.findall(r"\bgraceway_\w+", "\n".join(_expressions(RULES.read_text()))))
+    assert named
+    assert {n.removesuffix("_bucket") for n in named} <= shown
+
+
+def _expressions(rules: str) -> list[str]:
+    """The rules without what only people read."""
+    return [line for line in rules.splitlines() if not re.match(r"\s*(#|summary|action)", line)]
