@@ -64,7 +64,7 @@ def _asked(sessions: int, rng: Random) -> Iterator[str]:
 
 def run() -> list[str]:
     """The table, line by line."""
-    rng = Random(1)  # noqa: S311 - the same fleets each time
+    rng = Random(1)
     lines = [f"{'replicas':>9}{'sessions':>11}{'p50 µs':>9}{'p99 µs':>9}"]
     for replicas, sessions in ((2, 1000), (100, 1000), (1000, 1000), (1000, 100_000), (1000, 1_000_000)):
         cost = measure(replicas, sessions, rng)

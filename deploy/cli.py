@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy import bench, plan
+from deploy import bench, drill_cli, plan
 
 if TYPE_CHECKING:
     from deploy.config import Config
@@ -24,6 +24,7 @@ app = typer.Typer(
 
 app.add_typer(bench.app, name="bench")
 app.add_typer(plan.app, name="plan")
+drill_cli.add_to(app)
 
 ConfigFile = Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="The YAML config.")]
 
@@ -78,7 +79,10 @@ def serve(
 ) -> None:
     """Run the gateway alone, without Ray, for replicas that already run somewhere."""
     loaded = _load(config)
-    address = (host or loaded.server.host, loaded.server.port if port is None else port)
+    address = (
+        _allowed_host(loaded, host or loaded.server.host),
+        loaded.server.port if port is None else port,
+    )
     from deploy.serve import serve as run
 
     grpc = loaded.server.grpc_port if grpc_port is None else grpc_port
@@ -89,9 +93,10 @@ def serve(
 def up(config: ConfigFile) -> None:
     """Run the whole system: state store, replicas, and the gateway on Ray Serve. Ctrl-C ends all of it."""
     loaded = _load(config)
+    server = loaded.server.model_copy(update={"host": _allowed_host(loaded, loaded.server.host)})
     from deploy.up import bring_up
 
-    raise typer.Exit(bring_up(config, loaded))
+    raise typer.Exit(bring_up(config, loaded.model_copy(update={"server": server})))
 
 
 @app.command()
@@ -128,6 +133,15 @@ def top(
     except StatusUnavailable as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(EXIT_UNREACHABLE) from None
+
+
+def _allowed_host(config: "Config", host: str) -> str:
+    allowed = config.allowed_host(host)
+    if allowed != host:
+        typer.echo(
+            f"no keys are configured, so it listens on {allowed} only, not on {host}. Add `keys`", err=True
+        )
+    return allowed
 
 
 def _load(path: Path) -> "Config":

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
 from pathlib import Path
 
 from deploy.config import DEFAULT_SLOTS, Config, Tier, to_gateway_spec
@@ -82,11 +81,3 @@ async def store_address(config: Config) -> AsyncIterator[str]:
         yield address
     finally:
         await redis.stop()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens on `host`."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -14,10 +14,12 @@ from pydantic import Field, ValidationError
 from deploy.config_faults import schema_problems
 from deploy.config_rules import rule_problems
 from deploy.yaml_lines import Document, Plain, Problem, read_document
+from gateway.access import is_loopback
 from gateway.specs import (
     BreakerSpec,
     GatewaySpec,
     HealthSpec,
+    KeySpec,
     ModelSpec,
     RetrySpec,
     RoutingSpec,
@@ -27,10 +29,16 @@ from gateway.specs import (
 )
 
 CANNED_TEXT = "I can't answer fully right now. Please try again shortly."
+LOOPBACK = "127.0.0.1"
 MANAGED = ("vllm", "llamacpp")
 DEFAULT_SLOTS = 8
 """Of a replica that Graceway starts. Servers that already run are not limited unless the config says so."""
 _DEFAULT_QUALITY = {"cache": 0.5, "canned": 0.0}
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can reach a server that listens on `host`."""
+    return host == "localhost" or is_loopback(host)
 
 
 class ServerSpec(Spec):
@@ -99,6 +107,11 @@ class Config(Spec):
     max_body_bytes: Annotated[int, Field(ge=1024)] = GatewaySpec.model_fields["max_body_bytes"].default
     request_timeout_s: Seconds = GatewaySpec.model_fields["request_timeout_s"].default
     admin_key: str | None = Field(default=None, repr=False)
+    keys: Annotated[tuple[KeySpec, ...], Field(strict=False)] = ()
+
+    def allowed_host(self, host: str) -> str:
+        """Where it may listen: as long as there are no keys, where no stranger can reach it."""
+        return host if self.keys or is_local(host) else LOOPBACK
 
     def managed_tiers(self) -> list[tuple[str, Tier]]:
         """The tiers whose replicas Graceway starts, each with its model's name."""

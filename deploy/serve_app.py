@@ -17,8 +17,8 @@ from ray import serve
 from ray.serve import Application
 
 from deploy import handover, ingress, serve_network
-from deploy.compose import build_gateway, build_supervisor, is_loopback
-from deploy.config import Config, Tier, load_config, to_gateway_spec
+from deploy.compose import build_gateway, build_supervisor
+from deploy.config import Config, Tier, is_local, load_config, to_gateway_spec
 from deploy.grpc_server import GrpcServer
 from deploy.http_server import DRAIN_S
 from gateway.app import Gateway
@@ -139,7 +139,7 @@ def _at_its_place(tier: Tier) -> Tier:
 
 def _guarded(config: Config) -> Config:
     """HAProxy makes every client look local, so where others can reach it, nobody administers without a key."""
-    if config.admin_key is not None or is_loopback(config.server.host):
+    if config.admin_key is not None or is_local(config.server.host):
         return config
     return config.model_copy(update={"admin_key": secrets.token_hex(32)})
 

@@ -3,16 +3,28 @@
 from hmac import compare_digest
 from ipaddress import ip_address
 
+from gateway.callers import Callers
+from gateway.request import bearer
+
 
 def may_administer(authorization: str | None, client_host: str, admin_key: str | None) -> bool:
     """With an admin key: whoever bears it. Without one: clients on loopback."""
     if admin_key is None:
-        return _is_loopback(client_host)
-    scheme, _, key = (authorization or "").partition(" ")
-    return scheme.lower() == "bearer" and compare_digest(key.strip().encode(), admin_key.encode())
+        return is_loopback(client_host)
+    return compare_digest(bearer(authorization or "").encode(), admin_key.encode())
 
 
-def _is_loopback(host: str) -> bool:
+def may_look(authorization: str | None, client_host: str, admin_key: str | None, callers: Callers) -> bool:
+    """Who may see what the gateway shows of itself: anybody while there are no keys; else who bears one, or is on loopback."""
+    if not callers.are_needed or is_loopback(client_host):
+        return True
+    if callers.key_of(bearer(authorization or "")) is not None:
+        return True
+    return admin_key is not None and may_administer(authorization, client_host, admin_key)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -11,10 +11,12 @@ from time import time
 from typing import Any
 
 import pybreaker
+
 from fallback_models.answer import Answerer
 from fallback_models.cache import AnswerCache
 from fallback_models.canned import CannedText
 from gateway.attempt import Attempts
+from gateway.callers import Callers
 from gateway.chronicle import Chronicle, Look
 from gateway.errors import ModelNotFound
 from gateway.events import EventLog, breaker_text, health_text
@@ -34,12 +36,11 @@ from gateway.request import Request
 from gateway.sessions import Sessions
 from gateway.shares import TierShares
 from gateway.specs import GatewaySpec, ModelSpec
+from gateway.status import gauges, look, model_standing, model_status
+from gateway.surface import build_surface
 from gateway.telemetry import Sample, Telemetry
 from state_store.guarded import GuardedStateStore
 from state_store.protocol import StateStore
-
-from gateway.status import gauges, look, model_standing, model_status
-from gateway.surface import build_surface
 
 log = logging.getLogger("graceway.gateway")
 
@@ -70,8 +71,8 @@ class _Served:
         self.shares = shares
         self.store = store
         budget = RetryBudget(spec.retry.budget_share, spec.retry.budget_floor_per_s)
-        ledger = Ledger(name, telemetry, shares)
-        self.attempts = Attempts(self.fleet, self.sessions, ledger, budget)
+        self.ledger = Ledger(name, telemetry, shares)
+        self.attempts = Attempts(self.fleet, self.sessions, self.ledger, budget)
         self.pipeline = Pipeline(
             fleet=self.fleet,
             sessions=self.sessions,
@@ -80,7 +81,7 @@ class _Served:
             route=route_of(spec.routing.filters, spec.routing.scorers, spec.routing.picker),
             limits=Limits(spec.retry.max_attempts),
             budget=budget,
-            ledger=ledger,
+            ledger=self.ledger,
             rng=rng,
             request_timeout_s=spec.request_timeout_s,
         )
@@ -119,6 +120,7 @@ class Gateway:
 
     def __init__(self, spec: GatewaySpec, store: StateStore, rng: Random | None = None) -> None:
         self.spec = spec
+        self.callers = Callers(spec.keys)
         self._rng = rng or Random()
         self._store = store
         self.telemetry = Telemetry(self._gauges)
@@ -168,6 +170,7 @@ class Gateway:
     async def reload(self, spec: GatewaySpec) -> None:
         """Puts a new configuration in force. Nothing in flight is dropped."""
         self.spec = spec
+        self.callers = Callers(spec.keys, self.callers)
         for name in [n for n in self._models if n not in spec.models]:
             await self._end(self._models.pop(name))
         for name, model in spec.models.items():
@@ -213,12 +216,20 @@ class Gateway:
         """Answers one request.
 
         Raises:
-            ModelNotFound, BadRequest
+            Unauthorized, Forbidden, ModelNotFound, BadRequest
         """
+        request = self.callers.admit(request)
         model = self._models.get(request.model)
         if model is None:
             raise ModelNotFound(request.model)
-        await model.pipeline.answer(request, reply)
+        time = asyncio.get_running_loop().time
+        shed = self.callers.reserve(request, time())
+        if shed is not None:
+            model.ledger.refused(request, shed)
+            await reply.refuse(shed, request.request_id)
+            return
+        used_tokens = await model.pipeline.answer(request, reply)
+        self.callers.settle(request, used_tokens, time())
 
     # what it shows
 

@@ -100,7 +100,7 @@ class Attempts:
                 await self._stream(course, served, replica, exchange, reply)
             else:
                 body = await exchange.read_whole()
-                check_whole(body)
+                course.journal.usage = check_whole(body)
                 await reply.whole(served, body)
 
     async def _next_leg(self, course: Course, tier: str, replica: Replica) -> Leg | None:
@@ -155,7 +155,7 @@ class Attempts:
                 if not stream.last_token_at:
                     self._first_token(course, served.tier, replica, exchange, now)
                 replica.on_token(stream, now)
-            if journal.is_done or (journal.leg.stop is not None and journal.leg.stop.hit is not None):
+            if journal.has_ended:
                 exchange.enough()
             blocked = None
             if out and is_streamed:
@@ -283,6 +283,9 @@ async def _held_text(journal: Journal, replica: Replica) -> str | None:
 def _enter(journal: Journal, payloads: list[bytes], out: list[bytes]) -> ExchangeFailed | None:
     """Enters events up to one that breaks the stream; what came before it in the same read is the client's all the same."""
     for payload in payloads:
+        if journal.has_ended:
+            # What the replica says after the end, or after a stop string that only the gateway can see, is not the answer.
+            return None
         try:
             journal.take(payload, out)
         except ExchangeFailed as failed:

@@ -37,6 +37,17 @@ class Forbidden(ClientError):  # noqa: N818
     type = "permission_error"
 
 
+class Unauthorized(ClientError):  # noqa: N818
+    """401: no key, or one that nobody knows."""
+
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__("a valid API key is needed: send it as `Authorization: Bearer KEY`")
+
+
 class ModelNotFound(ClientError):  # noqa: N818
     """404: no such model here."""
 

@@ -82,6 +82,11 @@ class Journal:
         return bool(self.prompt_ids and self.ids) and not self.unlisted
 
     @property
+    def has_ended(self) -> bool:
+        """Whether nothing that still comes belongs to the answer."""
+        return self.is_done or (self.leg.stop is not None and self.leg.stop.hit is not None)
+
+    @property
     def said(self) -> str:
         return "".join(self.text)
 
@@ -311,6 +316,11 @@ class Journal:
             event = self._as_first({"model": self.model, "choices": [], "usage": self.usage})
             out.append(frame(orjson.dumps(event)))
 
+    @property
+    def used_tokens(self) -> int:
+        """Tokens of prompt and answer, as the replica counted them or as the journal did."""
+        return int((self.usage or self.counted_usage()).get("total_tokens") or 0)
+
     def counted_usage(self) -> Json:
         """Usage from the journal's own counts."""
         prompt, completion = len(self.prompt_ids), self.tokens
@@ -343,8 +353,8 @@ _KNOWN_EVENT_FIELDS = frozenset({"id", "object", "created", "model", "choices", 
 _KNOWN_CHOICE_FIELDS = frozenset({"index", "delta", "text", "finish_reason", "token_ids", "prompt_token_ids"})
 
 
-def check_whole(body: bytes) -> None:
-    """Whether an answer that is only passed on is one.
+def check_whole(body: bytes) -> Json:
+    """The usage of an answer that is only passed on, if it is one.
 
     Raises:
         ExchangeFailed: `malformed`, `error_event` or `no_tokens`.
@@ -353,6 +363,7 @@ def check_whole(body: bytes) -> None:
     generated = (answer.get("usage") or {}).get("completion_tokens")
     if not answer["choices"] or generated == 0:
         raise ExchangeFailed("no_tokens", "the replica answered without generating anything")
+    return answer.get("usage") or {}
 
 
 def _event(payload: bytes) -> Json:

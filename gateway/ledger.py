@@ -4,6 +4,7 @@ import asyncio
 
 from gateway.course import Course
 from gateway.policy.decision import Shed
+from gateway.request import Request
 from gateway.shares import TierShares
 from gateway.telemetry import Telemetry
 
@@ -17,7 +18,7 @@ class Ledger:
     def answered(self, course: Course, tier: str, degraded: str) -> None:
         """A whole answer went out; `degraded` is the reason when it was a lower tier's."""
         now = asyncio.get_running_loop().time()
-        self._request(course, tier, "degraded" if degraded else "served")
+        self._request(course.request, tier, "degraded" if degraded else "served")
         self._shares.add(tier, now)
         if degraded:
             self._telemetry.count(self._telemetry.degraded, self._model, tier, degraded)
@@ -28,22 +29,22 @@ class Ledger:
 
     def rejected(self, course: Course, tier: str) -> None:
         """A replica found the client's request wrong."""
-        self._request(course, tier, "rejected")
+        self._request(course.request, tier, "rejected")
 
-    def refused(self, course: Course, shed: Shed) -> None:
-        """No answer, or no whole one."""
+    def refused(self, request: Request, shed: Shed, tier: str = "", is_broken: bool = False) -> None:
+        """No answer; or, `is_broken`, no whole one."""
         now = asyncio.get_running_loop().time()
-        if course.has_begun:
-            self._request(course, course.first_tier, "broken")
+        if is_broken:
+            self._request(request, tier, "broken")
             self._telemetry.count(self._telemetry.resumes, self._model, "given_up")
             self._shares.stream("given_up", now)
         else:
-            self._request(course, course.first_tier, "shed")
-            self._telemetry.count(self._telemetry.shed, self._model, course.request.priority, shed.reason)
+            self._request(request, tier, "shed")
+            self._telemetry.count(self._telemetry.shed, self._model, request.priority, shed.reason)
             self._shares.shed(shed.reason, now)
 
-    def _request(self, course: Course, tier: str, outcome: str) -> None:
-        self._telemetry.count(self._telemetry.requests, self._model, tier, course.request.priority, outcome)
+    def _request(self, request: Request, tier: str, outcome: str) -> None:
+        self._telemetry.count(self._telemetry.requests, self._model, tier, request.priority, outcome)
 
     def attempt(self, tier: str, replica: str, result: str, tokens: int) -> None:
         """An attempt on a replica ended; `tokens` is what it generated, for a client that left too."""

@@ -49,8 +49,8 @@ class Pipeline:
     request_timeout_s: float
     may_hedge: bool = False
 
-    async def answer(self, request: Request, reply: Reply) -> None:
-        """Answers, degrades or refuses one request.
+    async def answer(self, request: Request, reply: Reply) -> int:
+        """Answers, degrades or refuses one request; the tokens that it used, prompt included.
 
         Raises:
             BadRequest: `x-degradation` names no tier.
@@ -77,6 +77,7 @@ class Pipeline:
                 verdict = await self._end(course, reply)
         if isinstance(verdict, Shed):
             await self._refuse(course, verdict, reply)
+        return course.journal.used_tokens
 
     def _facts(self, request: Request, now: float) -> Facts:
         timeout_s = min(request.timeout_s or self.request_timeout_s, self.request_timeout_s)
@@ -86,7 +87,9 @@ class Pipeline:
             deadline=now + timeout_s,
             priority=request.priority,
             session=request.session if self.route.keeps_sessions else "",
-            lowest_tier=self._lowest_tier(request.degradation),
+            lowest_tier=min(
+                self._lowest_tier(request.degradation), self._lowest_tier(request.lowest_tier or "allow")
+            ),
             prompt_size_bytes=request.size_bytes,
             max_tokens=request.max_tokens or 0,
             prefix=prefix_chain(rendered(request)) if request.size_bytes >= BLOCK_BYTES else (),
@@ -198,7 +201,7 @@ class Pipeline:
 
     async def _refuse(self, course: Course, shed: Shed, reply: Reply) -> None:
         """Says no: before anything was sent as a status, afterwards as the one error event that ends the stream."""
-        self.ledger.refused(course, shed)
+        self.ledger.refused(course.request, shed, course.first_tier, is_broken=course.has_begun)
         if not course.has_begun:
             await reply.refuse(shed, course.request.request_id)
             return

@@ -1,7 +1,7 @@
 """A client's request, parsed and checked: what the pipeline works on, whichever protocol it came by."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import urandom
 from typing import Any, Literal, get_args
 
@@ -40,6 +40,11 @@ class Request:
     traceparent: str = ""
     inexact_because: str = ""
     """Why its answer can't be continued exactly in mid-stream; empty when it can."""
+    credential: str = field(default="", repr=False)
+    """The bearer token that the caller sent."""
+    tenant: str = ""
+    lowest_tier: str = ""
+    """The lowest tier that the caller's key allows; empty for all."""
 
     @property
     def wants_usage(self) -> bool:
@@ -66,19 +71,19 @@ class Request:
 
 def inexactness(body: Mapping[str, Any]) -> str:
     """Why an answer to this body can't be continued exactly in mid-stream; empty when it can."""
-    for field in _INEXACT.intersection(body):
-        value = body[field]
-        if field in ("n", "best_of"):
+    for name in _INEXACT.intersection(body):
+        value = body[name]
+        if name in ("n", "best_of"):
             is_set = value not in (None, 1)
-        elif field == "logprobs":
+        elif name == "logprobs":
             # 0 asks a text completion for those of the sampled tokens.
             is_set = value is not None and value is not False
-        elif field == "tools":
+        elif name == "tools":
             is_set = bool(value) and body.get("tool_choice") != "none"
         else:
             is_set = value not in (None, False, 0, [], {"type": "text"})
         if is_set:
-            return field
+            return name
     prompt = body.get("prompt")
     return "several prompts" if isinstance(prompt, list) and not is_one_prompt(prompt) else ""
 
@@ -115,7 +120,14 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> Request
         degradation=headers.get("x-degradation", "allow").strip() or "allow",
         traceparent=clean_header(headers.get("traceparent", "")),
         inexact_because=inexactness(body),
+        credential=bearer(headers.get("authorization", "")),
     )
+
+
+def bearer(authorization: str) -> str:
+    """The token of an Authorization header; empty when it is of another kind."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _json_object(raw: bytes) -> dict[str, Any]:

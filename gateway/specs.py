@@ -108,6 +108,26 @@ class RoutingSpec(Spec):
     """The gateway's own zone; replicas there are preferred."""
 
 
+class KeySpec(Spec):
+    """A caller's API key, by its SHA-256 in hex: the key itself stands nowhere. `printf %s KEY | sha256sum` prints it."""
+
+    name: Annotated[str, Field(min_length=1)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
+    tenant: str | None = None
+    """Keys of one tenant share its quota; the key's name by default."""
+    highest_priority: Priority = "standard"
+    models: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
+    lowest_tier: str | None = None
+    """The lowest tier that its callers may be given."""
+    requests_per_minute: Annotated[int, Field(ge=1)] | None = None
+    tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
+    """Prompt and answer together. Both limits hold for each gateway process."""
+
+    @property
+    def tenant_name(self) -> str:
+        return self.tenant or self.name
+
+
 class ModelSpec(Spec):
     """The name that clients ask for, and its ladder: tiers, best first."""
 
@@ -126,3 +146,5 @@ class GatewaySpec(Spec):
     request_timeout_s: Seconds = 600.0
     """The deadline of a caller that names none."""
     admin_key: str | None = Field(default=None, repr=False)
+    keys: Annotated[tuple[KeySpec, ...], Field(strict=False)] = ()
+    """Without any, everybody who reaches the gateway may use it."""

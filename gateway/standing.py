@@ -133,7 +133,10 @@ def _cost(rungs: Sequence[Rung], recent: Recent) -> str:
     parts = []
     if answers:
         mean = sum(worth[n] * c for n, c in answers.items()) / sum(answers.values())
-        parts.append(f"mean quality {mean:.2g} instead of {rungs[0].quality:.2g} over the last {RECENT_S} s")
+        if f"{mean:.3g}" != f"{rungs[0].quality:.3g}":
+            parts.append(
+                f"mean quality {mean:.3g} instead of {rungs[0].quality:.3g} over the last {RECENT_S} s"
+            )
     if refused := _refused(recent):
         parts.append(refused)
     return "; ".join(parts)
@@ -148,7 +151,11 @@ def _refused(recent: Recent) -> str:
 
 
 def _percent(share: float) -> str:
-    return "less than 1 %" if share < 0.01 else f"{share * 100:.0f} %"
+    if share >= 1.0:
+        return "all"
+    if 0.01 <= share <= 0.99:
+        return f"{share * 100:.0f} %"
+    return "less than 1 %" if share < 0.5 else "more than 99 %"
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -1,17 +1,21 @@
 """The routes that are not hot: models, health, metrics, status, the live page, administration."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import HTTPException
 from fastapi.responses import JSONResponse, PlainTextResponse
-from gateway.access import may_administer
-from gateway.page import BACK_OFF_S, LiveStatus, load_page
-from gateway.pin import Pin, read_pin
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from gateway.access import may_administer, may_look
+from gateway.callers import Callers
+from gateway.page import BACK_OFF_S, LiveStatus, load_page
+from gateway.pin import Pin, read_pin
+
 Json = dict[str, Any]
+Next = Callable[[Request], Awaitable[Response]]
 
 
 class Describes(Protocol):
@@ -19,6 +23,8 @@ class Describes(Protocol):
 
     @property
     def admin_key(self) -> str | None: ...
+    @property
+    def callers(self) -> Callers: ...
     @property
     def is_ready(self) -> bool: ...
     def models(self) -> Json: ...
@@ -38,6 +44,7 @@ def build_surface(gateway: Describes) -> FastAPI:
     """The FastAPI application around one gateway."""
     app = FastAPI(title="Graceway", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     _add_errors(app)
+    _add_guard(app, gateway)
 
     @app.get("/v1/models")
     async def models() -> Json:
@@ -69,6 +76,23 @@ def build_surface(gateway: Describes) -> FastAPI:
     _add_page(app, gateway)
     _add_admin(app, gateway)
     return app
+
+
+OPEN = ("/health/live", "/health/ready")
+"""Paths that tell a stranger nothing."""
+
+
+def _add_guard(app: FastAPI, gateway: Describes) -> None:
+    """With keys configured, strangers see nothing but whether it lives."""
+
+    @app.middleware("http")
+    async def guard(request: Request, call_next: Next) -> Response:
+        host = request.client.host if request.client else ""
+        authorization = request.headers.get("authorization")
+        is_open = request.url.path in OPEN or request.url.path.startswith("/admin/")
+        if is_open or may_look(authorization, host, gateway.admin_key, gateway.callers):
+            return await call_next(request)
+        return _error(401, "a valid API key is needed", "invalid_api_key")
 
 
 def _add_page(app: FastAPI, gateway: Describes) -> None:

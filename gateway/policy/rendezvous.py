@@ -23,9 +23,7 @@ def weights(key: int, digests: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]
 def ranked(key: int, replicas: Routable, count: int) -> list[ReplicaView]:
     """The `count` replicas of highest weight for the key, best first."""
     weight = weights(key, replicas.digests)
-    if len(weight) > count:
-        # Only the top is put in order: a whole sort of a thousand costs more than the rest of a decision.
-        top = np.argpartition(weight, len(weight) - count)[-count:]
-    else:
-        top = np.arange(len(weight))
+    # Only the top is put in order: a whole sort of a thousand costs more than the rest of a decision.
+    start = max(0, len(weight) - count)
+    top = np.argpartition(weight, start)[start:] if start else np.arange(len(weight))
     return [replicas[int(i)] for i in sorted(top, key=weight.__getitem__, reverse=True)]

@@ -1,0 +1,81 @@
+"""Who calls: API keys, what each may ask for, and how much. Without keys configured anybody may, for anything."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+from hmac import compare_digest
+
+from gateway.errors import Forbidden, Unauthorized
+from gateway.policy.decision import Shed
+from gateway.policy.facts import RANK
+from gateway.policy.quota import Quota
+from gateway.request import Request
+from gateway.specs import KeySpec
+
+TOKEN_BYTES = 4
+"""Of text, for the estimate that is reserved before a prompt has been counted."""
+GUESSED_ANSWER_TOKENS = 256
+"""Reserved for an answer whose length nobody bounded."""
+
+
+class Callers:
+    """The configured keys. They stand in the config by their SHA-256 alone, and are compared in constant time."""
+
+    def __init__(self, keys: Sequence[KeySpec], before: "Callers | None" = None) -> None:
+        self._keys = {key.sha256: key for key in keys}
+        known = before._quotas if before is not None else {}
+        self._quotas: dict[str, Quota] = {}
+        for key in keys:
+            limits = (key.requests_per_minute, key.tokens_per_minute)
+            old = known.get(key.tenant_name)
+            # What a tenant has used counts on through a reload.
+            self._quotas[key.tenant_name] = (
+                old if old is not None and old.limits == limits else Quota(*limits)
+            )
+
+    @property
+    def are_needed(self) -> bool:
+        return bool(self._keys)
+
+    def key_of(self, credential: str) -> KeySpec | None:
+        """The key that a caller bears, or None."""
+        digest = sha256(credential.encode()).hexdigest()
+        found = self._keys.get(digest)
+        return found if found is not None and compare_digest(found.sha256, digest) else None
+
+    def admit(self, request: Request) -> Request:
+        """The request within what its caller may ask for: a lower priority, a higher lowest tier.
+
+        Raises:
+            Unauthorized: no key, or an unknown one.
+            Forbidden: the key is not for this model.
+        """
+        if not self._keys:
+            return request
+        key = self.key_of(request.credential)
+        if key is None:
+            raise Unauthorized
+        if key.models is not None and request.model not in key.models:
+            raise Forbidden(f"this key is not for the model `{request.model}`", param="model")
+        priority = max(request.priority, key.highest_priority, key=RANK.__getitem__)
+        return replace(request, tenant=key.tenant_name, priority=priority, lowest_tier=key.lowest_tier or "")
+
+    def reserve(self, request: Request, now: float) -> Shed | None:
+        """Takes the request out of its tenant's quota, by estimate; a refusal when there is not enough left."""
+        quota = self._quotas.get(request.tenant)
+        if quota is None:
+            return None
+        wait_s = quota.reserve(_estimate(request), now)
+        if wait_s is None:
+            return None
+        return Shed("rate_limited", wait_s, f"the quota of `{request.tenant}` is spent")
+
+    def settle(self, request: Request, used_tokens: int, now: float) -> None:
+        """Corrects the estimate by what was used."""
+        quota = self._quotas.get(request.tenant)
+        if quota is not None:
+            quota.settle(_estimate(request), used_tokens, now)
+
+
+def _estimate(request: Request) -> int:
+    return request.size_bytes // TOKEN_BYTES + (request.max_tokens or GUESSED_ANSWER_TOKENS)
