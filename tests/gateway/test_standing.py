@@ -81,7 +81,7 @@ BEST = Recent({"primary": 10})
             [primary(), SMALL],
             Recent({"small": 2}, {"pinned": 2}),
             "degraded",
-            "100 % of chat's answers come from small because an operator pinned a lower tier (pinned)",
+            "all of chat's answers come from small because an operator pinned a lower tier (pinned)",
         ),
         (
             [primary()],
@@ -115,6 +115,12 @@ def test_the_sentence(rungs: list[Rung], recent: Recent, level: Level, text: str
             [primary(DOWN, DOWN)],
             Recent(sheds={"no_replica": 1}),
             "1 request refused in the last 10 s (no_replica 1)",
+        ),
+        ([primary(), SMALL], Recent({"primary": 9999, "small": 1}), ""),
+        (
+            [primary(), SMALL],
+            Recent({"primary": 99, "small": 1}),
+            "mean quality 0.996 instead of 1 over the last 10 s",
         ),
         ([primary(), SMALL], Recent({"gone": 5}), ""),  # a tier that a reload has removed
     ],
