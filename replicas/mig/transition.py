@@ -1,8 +1,8 @@
 """From the slices that stand to the slices that are wanted, disturbing the fewest replicas.
 
-Exact: for each GPU every subset of its slices may stay; what stays, summed over GPUs, and the room that is left
-decide everything else, so equal sums are kept once. Of the ways that disturb fewest replicas, one that destroys
-fewest instances is taken.
+Exact: for each GPU every subset of its replicas may stay; what stays, summed over GPUs, and the room that is left
+decide everything else, so equal sums are kept once. First everything that is wanted anyway is tried to be kept, then
+one less, until the rest finds room. Slices that no wanted replica runs on are reused as they stand where they can be.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from replicas.mig.layout import Placement, creation_order, fault_of, mask_of
 from replicas.mig.planner import Plan
 from replicas.mig.room import FULL, Room, place_all
 
-_MOST_STATES = 200_000
+_MOST_STATES = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,45 +83,18 @@ def transition(current: Sequence[Sequence[Standing]], plan: Plan) -> Transition:
         if (fault := fault_of(geometry, [s.placement for s in standing])) is not None:
             raise NoTransition(f"GPU {gpu} as it stands: {fault}")
     wanted = Counter((a.model, a.placement.profile) for gpu in plan.gpus for a in gpu)
-    kept, is_fewest = _kept(geometry, current, wanted, len(plan.gpus))
-    return Transition(_steps(geometry, current, kept, wanted), is_fewest)
-
-
-def _kept(
-    geometry: Geometry,
-    current: Sequence[Sequence[Standing]],
-    wanted: Mapping[tuple[str, str], int],
-    gpus: int,
-) -> tuple[list[frozenset[int] | None], bool]:
-    """For each GPU the indices of the slices that stay; None for a GPU that ends up empty."""
-    search = _Search(geometry, current, wanted, gpus)
-    totals = np.zeros((1, search.width), dtype=np.int64)
-    parents: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
-    is_fewest = True
-    for vectors, _ in search.options:
-        sums = (totals[:, None, :] + vectors[None, :, :]).reshape(-1, search.width)
-        possible = np.nonzero(search.may_still_do(sums))[0]
-        _, first = np.unique(sums[possible], axis=0, return_index=True)
-        rows = possible[first]
-        if len(rows) > _MOST_STATES:
-            rows, is_fewest = rows[np.argsort(-search.worth(sums[rows]), kind="stable")[:_MOST_STATES]], False
-        parents.append((rows // len(vectors), rows % len(vectors)))
-        totals = sums[rows]
-    done = np.nonzero(search.is_done(totals))[0]
-    if len(done) == 0:
-        raise NoTransition(f"what is wanted does not fit on {len(current)} GPUs")
-    at = int(done[np.argmax(search.worth(totals[done]))])
-    picks: list[int] = []
-    for before, option in reversed(parents):
-        picks.append(int(option[at]))
-        at = int(before[at])
-    return [
-        subsets[pick] for pick, (_, subsets) in zip(reversed(picks), search.options, strict=True)
-    ], is_fewest
+    search = _Search(geometry, current, wanted, len(plan.gpus))
+    kept, is_fewest = search.most_kept()
+    more = _with_idle(geometry, current, kept, wanted)
+    return Transition(_steps(geometry, current, more, wanted), is_fewest)
 
 
 class _Search:
-    """Vectors of what stays: slices by class (model or None, profile), room by its six kinds, and GPUs in use."""
+    """Which slices stay with their replicas: as many as can, so that the rest of what is wanted finds room.
+
+    A state is a vector, summed over the GPUs looked at: slices that stay by class (model, profile), the room that is
+    left by its six kinds, and GPUs in use.
+    """
 
     def __init__(
         self,
@@ -130,64 +103,144 @@ class _Search:
         wanted: Mapping[tuple[str, str], int],
         gpus: int,
     ) -> None:
-        classes = sorted(
-            {(s.model, s.placement.profile) for gpu in current for s in gpu}, key=lambda c: (c[0] or "", c[1])
-        )
-        self.width = len(classes) + 7
-        self._classes, self._gpus = classes, gpus
-        self._cap = np.array(
-            [wanted.get((m, p), 0) if m is not None else 0 for m, p in classes], dtype=np.int64
-        )
+        there = {(s.model or "", s.placement.profile) for gpu in current for s in gpu}
+        self._classes = sorted(there & {key for key, count in wanted.items() if count > 0})
+        self._wanted, self._gpus, self._count = wanted, gpus, len(current)
+        self._cap = np.array([wanted[c] for c in self._classes], dtype=np.int64)
         names = [p.name for p in geometry.compute_profiles]
         by_profile: Counter[str] = Counter()
         for (_, profile), count in wanted.items():
             by_profile[profile] += count
-        self._wanted = np.array([by_profile[name] for name in names], dtype=np.int64)
-        self._to_shape = np.array(
-            [[profile == name for name in names] for _, profile in classes], dtype=np.int64
+        self._shapes = np.array([by_profile[name] for name in names], dtype=np.int64)
+        to_shape = [[profile == name for name in names] for _, profile in self._classes]
+        self._to_shape = np.array(to_shape, dtype=np.int64).reshape(len(self._classes), len(names))
+        self._options = [self._options_of(geometry, gpu) for gpu in current]
+        most = [vectors[:, : len(self._classes)].max(axis=0) for vectors, _ in self._options]
+        # What the GPUs from each one on could still add, at best.
+        self._ahead = [
+            sum(most[i:], np.zeros(len(self._classes), dtype=np.int64)) for i in range(len(most) + 1)
+        ]
+
+    def most_kept(self) -> tuple[list[frozenset[int] | None], bool]:
+        """For each GPU the indices that stay, None for one that ends up empty; and whether no more could."""
+        ideal = int(np.minimum(self._cap, self._ahead[0]).sum())
+        is_exact = True
+        for at_least in range(ideal, -1, -1):
+            found, was_cut = self._keeping(at_least)
+            if found is not None:
+                return found, is_exact
+            is_exact &= not was_cut
+        raise NoTransition(f"what is wanted does not fit on {self._count} GPUs")
+
+    def _keeping(self, at_least: int) -> tuple[list[frozenset[int] | None] | None, bool]:
+        """A way to keep so many replicas, if there is one; and whether states were left out."""
+        totals = np.zeros((1, len(self._classes) + 7), dtype=np.int64)
+        parents: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+        was_cut = False
+        for index, (vectors, _) in enumerate(self._options):
+            sums = (totals[:, None, :] + vectors[None, :, :]).reshape(-1, totals.shape[1])
+            rows = _first_of_each(sums, np.nonzero(self._is_open(sums, index + 1, at_least))[0])
+            if len(rows) > _MOST_STATES:
+                rows, was_cut = rows[np.linspace(0, len(rows) - 1, _MOST_STATES).astype(np.int64)], True
+            parents.append((rows // len(vectors), rows % len(vectors)))
+            totals = sums[rows]
+        done = np.nonzero(self._is_done(totals))[0]
+        if len(done) == 0:
+            return None, was_cut
+        picks, at = [], int(done[0])
+        for before, option in reversed(parents):
+            picks.append(int(option[at]))
+            at = int(before[at])
+        return [subsets[n] for n, (_, subsets) in zip(reversed(picks), self._options, strict=True)], was_cut
+
+    def _is_open(self, rows: npt.NDArray[np.int64], looked_at: int, at_least: int) -> npt.NDArray[np.bool_]:
+        """States that may still end well: within what is wanted and the GPUs, and with enough to keep ahead."""
+        stay = rows[:, : len(self._classes)]
+        best = np.minimum(self._cap, stay + self._ahead[looked_at]).sum(axis=1)
+        found: npt.NDArray[np.bool_] = (
+            (stay <= self._cap).all(axis=1) & (rows[:, -1] <= self._gpus) & (best >= at_least)
         )
-        self._to_shape = self._to_shape.reshape(len(classes), len(names))
-        self.options = [self._options(geometry, gpu) for gpu in current]
+        return found
 
-    def _options(
-        self, geometry: Geometry, standing: Sequence[Standing]
-    ) -> tuple[npt.NDArray[np.int64], list[frozenset[int] | None]]:
-        """Each way to treat one GPU: its vector, and the indices that stay."""
-        found: dict[tuple[int, ...], frozenset[int] | None] = {(0,) * self.width: None}
-        for size in range(len(standing) + 1):
-            for stay in combinations(range(len(standing)), size):
-                found.setdefault(self._vector(geometry, [standing[i] for i in stay]), frozenset(stay))
-        return np.array(list(found), dtype=np.int64), list(found.values())
-
-    def _vector(self, geometry: Geometry, stay: Sequence[Standing]) -> tuple[int, ...]:
-        counts = Counter((s.model, s.placement.profile) for s in stay)
-        free = FULL
-        for slice_ in stay:
-            free &= ~mask_of(geometry.profile(slice_.placement.profile), slice_.placement.start)
-        room = Room.in_masks([free])
-        kinds = (room.whole, room.lower, room.upper, room.strong, room.weak, room.single)
-        return (*(counts[c] for c in self._classes), *kinds, 1)
-
-    def may_still_do(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """No more slices of a profile than wanted, and not too many GPUs."""
-        return (self._missing(rows) >= 0).all(axis=1) & (rows[:, -1] <= self._gpus)
-
-    def is_done(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def _is_done(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether the slices that don't stand yet find room."""
-        missing = self._missing(rows)
+        missing = self._shapes - rows[:, : len(self._classes)] @ self._to_shape
         rooms = [Room(*map(int, row[-7:-1])) for row in rows]
         return np.array(
             [bool(room.fits(row)) for room, row in zip(rooms, missing, strict=True)], dtype=np.bool_
         )
 
-    def worth(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Replicas that stay, then slices that do."""
-        stay = rows[:, : len(self._classes)]
-        found: npt.NDArray[np.int64] = np.minimum(stay, self._cap).sum(axis=1) * 1000 + stay.sum(axis=1)
-        return found
+    def _options_of(
+        self, geometry: Geometry, standing: Sequence[Standing]
+    ) -> tuple[npt.NDArray[np.int64], list[frozenset[int] | None]]:
+        """Each way to treat one GPU: its vector, and the indices that stay."""
+        mine = [i for i, s in enumerate(standing) if (s.model or "", s.placement.profile) in self._classes]
+        found: dict[tuple[int, ...], frozenset[int] | None] = {(0,) * (len(self._classes) + 7): None}
+        for size in range(len(mine) + 1):
+            for stay in combinations(mine, size):
+                found.setdefault(self._vector(geometry, [standing[i] for i in stay]), frozenset(stay))
+        return np.array(list(found), dtype=np.int64), list(found.values())
 
-    def _missing(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return self._wanted - rows[:, : len(self._classes)] @ self._to_shape
+    def _vector(self, geometry: Geometry, stay: Sequence[Standing]) -> tuple[int, ...]:
+        counts = Counter((s.model or "", s.placement.profile) for s in stay)
+        room = Room.in_masks([_free(geometry, stay)])
+        kinds = (room.whole, room.lower, room.upper, room.strong, room.weak, room.single)
+        return (*(counts[c] for c in self._classes), *kinds, 1)
+
+
+def _first_of_each(rows: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The indices of distinct rows. No entry exceeds 64, so a mixed sum tells them apart but for a chance of 2⁻⁴⁰."""
+    mix = np.random.default_rng(1).integers(1, 2**56, rows.shape[1], dtype=np.int64)
+    _, first = np.unique(rows[among] @ mix, return_index=True)
+    found: npt.NDArray[np.int64] = among[np.sort(first)]
+    return found
+
+
+def _free(geometry: Geometry, standing: Sequence[Standing]) -> int:
+    free = FULL
+    for slice_ in standing:
+        free &= ~mask_of(geometry.profile(slice_.placement.profile), slice_.placement.start)
+    return free
+
+
+def _with_idle(
+    geometry: Geometry,
+    current: Sequence[Sequence[Standing]],
+    kept: Sequence[frozenset[int] | None],
+    wanted: Mapping[tuple[str, str], int],
+) -> list[frozenset[int] | None]:
+    """Lets slices stay that are idle or serve another model and whose profile is wanted, where the rest still fits."""
+    result = list(kept)
+    profiles = Counter(profile for (_, profile), count in wanted.items() for _ in range(count))
+    for index, gpu in enumerate(current):
+        for i in range(len(gpu)):
+            keep = result[index]
+            if keep is None or i in keep:
+                continue
+            result[index] = keep | {i}
+            if not _rest_fits(geometry, current, result, profiles):
+                result[index] = keep
+    return result
+
+
+def _rest_fits(
+    geometry: Geometry,
+    current: Sequence[Sequence[Standing]],
+    kept: Sequence[frozenset[int] | None],
+    profiles: Counter[str],
+) -> bool:
+    """Whether what stays is wanted, by profile, and leaves room for what is missing."""
+    stay = [
+        [s for i, s in enumerate(gpu) if i in (keep or ())] for gpu, keep in zip(current, kept, strict=True)
+    ]
+    missing = Counter(profiles)
+    missing.subtract(s.placement.profile for gpu in stay for s in gpu)
+    if min(missing.values()) < 0:
+        return False
+    room = Room.in_masks(
+        0 if keep is None else _free(geometry, gpu) for gpu, keep in zip(stay, kept, strict=True)
+    )
+    return bool(room.fits(np.array([missing[p.name] for p in geometry.compute_profiles])))
 
 
 def _steps(
@@ -246,12 +299,7 @@ def _created(
     kept: Sequence[frozenset[int] | None],
     left: Mapping[tuple[str, str], int],
 ) -> list[tuple[Wanted, ...]]:
-    free = []
-    for gpu, keep in zip(stay, kept, strict=True):
-        mask = 0 if keep is None else FULL
-        for slice_ in gpu:
-            mask &= ~mask_of(geometry.profile(slice_.placement.profile), slice_.placement.start)
-        free.append(mask)
+    free = [0 if keep is None else _free(geometry, gpu) for gpu, keep in zip(stay, kept, strict=True)]
     slices = [key for key, count in sorted(left.items()) for _ in range(count)]
     spots = place_all([geometry.profile(p).shape for _, p in slices], free)
     assert spots is not None, "the search only ends where the rest fits"
