@@ -64,7 +64,8 @@ def _capacity(tier: Tier) -> str:
     count = _replica_count(tier)
     replicas = f"{count} replica" + ("s" if count != 1 else "")
     if tier.slots is None:
-        return f"{replicas}, no limit at once"
+        learnt = f"as many at once as {tier.limit} learns" if tier.limit != "none" else "no limit at once"
+        return f"{replicas}, {learnt}"
     return f"{replicas} × {tier.slots} slots = {count * tier.slots} at once"
 
 

@@ -177,6 +177,7 @@ class Attempts:
         exchange.first_token()
         course.ttft_s = now - exchange.sent_at
         replica.on_first_token(course.ttft_s)
+        replica.learn(course.ttft_s, exchange.sent_at, now)
         self.fleet.tiers[tier].ttfts.add(course.ttft_s)
         self.fleet.prefixes.add(replica.replica, course.facts.prefix)
         if course.seam is None:
@@ -234,6 +235,7 @@ class Attempts:
         if course.has_begun and failed.failure != "deadline":
             course.seam = Seam(course.first_tier, now, may_change_tier=course.facts.lowest_tier > 0)
         if isinstance(failed, PushedBack):
+            replica.learn(now - permit.since, permit.since, now, was_dropped=True)
             replica.back_off(now + (BACKPRESSURE_S if failed.retry_after_s is None else failed.retry_after_s))
         elif failed.failure in GONE_AT_ONCE or (
             failed.failure == "first_token_timeout" and replica.last_token_at < permit.since

@@ -21,6 +21,7 @@ from gateway.policy.facts import RANK, Facts
 from gateway.policy.forecast import Forecast
 from gateway.policy.health import Health, State, after_signal
 from gateway.policy.ladder import Signals
+from gateway.policy.limit import INITIAL, Limit, Sample, limit_of
 from gateway.policy.patience import first_token_patience_s
 from gateway.policy.prefix import PrefixIndex
 from gateway.policy.quantile import DurationQuantiles
@@ -69,8 +70,11 @@ class Stream:
 class Replica:
     """One replica, live. Satisfies `ReplicaView`."""
 
-    def __init__(self, place: Place, breaker: Breaker, changed: Callable[[], None]) -> None:
-        self.place, self.breaker, self._changed = place, breaker, changed
+    def __init__(
+        self, place: Place, breaker: Breaker, changed: Callable[[], None], limit: Limit | None = None
+    ) -> None:
+        self.place, self.breaker, self._changed, self._limit = place, breaker, changed, limit
+        self._learnt_slots = None if limit is None else INITIAL
         self.replica, self.zone = place.replica, place.zone
         self.digest = digest(place.replica)
         self.origin = Origin.of(place.url)
@@ -99,8 +103,9 @@ class Replica:
 
     @property
     def slots(self) -> int | None:
-        """Places for requests: the known prompt takes one while it runs, or a request would wait for it in the engine."""
-        slots = self.place.slots
+        """Places for requests: as configured, or else as learnt; None is no limit. The known prompt takes one while it
+        runs, or a request would wait for it in the engine."""
+        slots = self.place.slots or self._learnt_slots
         return None if slots is None else max(1, slots - self.probes_running)
 
     def is_routable(self, now: float) -> bool:
@@ -114,6 +119,12 @@ class Replica:
             self.recent_ttfts.clear()
         self.health = health
         self._changed()
+
+    def learn(self, ttft_s: float, began_at: float, now: float, *, was_dropped: bool = False) -> None:
+        """Where nobody says how many requests it takes at once, first tokens and push-backs do."""
+        if self._limit is not None and self.place.slots is None:
+            sample = Sample(began_at, now, ttft_s, self.in_flight, was_dropped)
+            self._learnt_slots = self._limit.update(sample)
 
     def retune(self, place: Place) -> None:
         """Takes what changed about a server that is the same."""
@@ -341,7 +352,8 @@ class Fleet:
 
     def _replica(self, tier: Tier, place: Place) -> Replica:
         name = f"{self.model}/{tier.name}/{place.replica}"
-        return Replica(place, Breaker(name, self._breaker_spec, self._rng, self.listeners), tier.changed)
+        breaker = Breaker(name, self._breaker_spec, self._rng, self.listeners)
+        return Replica(place, breaker, tier.changed, limit_of(tier.spec.limit, tier.spec.slo.ttft_s))
 
     def arrived(self, facts: Facts, decided_tier: str, now: float) -> None:
         """A new request wanted a place in every tier down to the one that it was given; in all, if in none."""

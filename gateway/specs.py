@@ -50,6 +50,8 @@ class TierSpec(Spec):
     replicas: Annotated[tuple[Endpoint, ...], Field(strict=False)] = ()
     api_key: str | None = Field(default=None, repr=False)
     slots: Annotated[int, Field(ge=1)] | None = None
+    limit: Literal["aimd", "gradient", "none"] = "aimd"
+    """Without `slots`: how the number of requests that a replica gets at once is learnt from its times to first token."""
     quality: Share = 1.0
     slo: Slo = Slo()
     probe: Probe | None = Probe()

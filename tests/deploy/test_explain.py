@@ -47,7 +47,7 @@ def test_the_ladder_and_its_capacity(tmp_path: Path) -> None:
 def test_servers_without_slots_are_not_counted(tmp_path: Path) -> None:
     ladder, _ = explained(tmp_path, BASE.replace("        slots: 8\n", ""))
     assert ladder[0] == "chat: 4 tiers, best first"
-    assert "2 replicas, no limit at once" in ladder[1]
+    assert "2 replicas, as many at once as aimd learns" in ladder[1]
 
 
 IDLE = {
