@@ -40,6 +40,23 @@ def test_every_alert_has_a_test() -> None:
     assert alerts == set(re.findall(r"alertname: (\w+)", (ALERTS / "graceway.test.yml").read_text()))
 
 
+def test_every_alert_has_a_place_in_the_runbook() -> None:
+    alerts = re.findall(r"alert: (\w+)", RULES.read_text())
+    links = re.findall(r"runbook_url: (\S+)", RULES.read_text())
+    assert links == [f"docs/runbook.md#{name.lower()}" for name in alerts]
+    headings = re.findall(r"^### (\w+)$", (ALERTS.parents[1] / "docs" / "runbook.md").read_text(), re.M)
+    assert sorted(headings) == sorted(alerts)
+
+
+def test_the_runbooks_links_lead_somewhere() -> None:
+    runbook = (ALERTS.parents[1] / "docs" / "runbook.md").read_text()
+    headings = re.findall(r"^#+ (.+)$", runbook, re.M)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    links = set(re.findall(r"\]\(#([^)]+)\)", runbook))
+    assert links
+    assert links <= anchors
+
+
 async def test_the_metrics_exist() -> None:
     tier = TierSpec(
         name="best", backend="openai", served_model="m", replicas=({"url": "http://127.0.0.1:9"},)
@@ -53,4 +70,4 @@ async def test_the_metrics_exist() -> None:
 
 def _expressions(rules: str) -> list[str]:
     """The rules without what only people read."""
-    return [line for line in rules.splitlines() if not re.match(r"\s*(#|summary|action)", line)]
+    return [line for line in rules.splitlines() if not re.match(r"\s*(#|summary|action|runbook_url)", line)]
