@@ -28,11 +28,12 @@ class Scripted:
             (int(h[15:]) for h in head.lower().split(b"\r\n") if h.startswith(b"content-length:")), 0
         )
         await reader.readexactly(length)
-        if not head.startswith(b"POST"):
-            body = MODELS if b"/v1/models" in head.split(b"\r\n")[0] else b"{}"
-            writer.write(
-                b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body
-            )
+        line = head.split(b"\r\n")[0]
+        if b"completions" not in line:
+            status = b"404 Not Found" if line.startswith(b"POST") else b"200 OK"
+            body = MODELS if b"/v1/models" in line else b"{}"
+            answer = b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+            writer.write(answer % (status, len(body), body))
             await writer.drain()
             return
         self.requests += 1

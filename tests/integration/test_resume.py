@@ -1,6 +1,7 @@
 """A stream that lost its replica goes on exactly, wherever it was cut and whatever was asked for."""
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -245,12 +246,32 @@ async def test_a_stop_string_well_before_or_after_the_cut(
             assert answer.finish_reasons == ["stop"]
 
 
+@STREAMED
+async def test_nothing_that_comes_behind_a_stop_string_at_the_seam_is_told(
+    config: Path, stream: bool
+) -> None:
+    """The engine that goes on saw only its second half, so it speaks on, ends for its own reason and counts too much."""
+    question = Question("text", stream, 9).with_(stop=["two three"])
+    first = [_event("one ", 1, prompt_token_ids=[7]), _event("two ", 2)]
+    second = [
+        _event("three ", 3),
+        _event("four", 4),
+        _event("", 5, finish_reason="length"),
+        b"data: [DONE]\n\n",
+    ]
+    async with scripted() as one, scripted() as two:
+        one.pieces, two.pieces = [b"".join(first)], [b"".join(second)]
+        async with serving(config, tier("primary", one.url, two.url, probe=None)) as gateway:
+            answer = await ask(gateway.url, question)
+            assert answer.text.removesuffix("two ") == "one "
+            assert (answer.finish_reasons, answer.dones, answer.errors) == (["stop"], stream, [])
+            assert (one.requests, two.requests) == (1, 1)
+
+
 # the end at the cut
 
 
 def _event(text: str, token_id: int, **more: object) -> bytes:
-    import json
-
     choice = {"index": 0, "text": text, "token_ids": [token_id], "finish_reason": None, **more}
     head = {"id": "c-1", "object": "text_completion", "created": 1, "model": "m"}
     return b"data: " + json.dumps({**head, "choices": [choice]}).encode() + b"\n\n"
