@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, NoReturn, Protocol
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -17,12 +18,15 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
+from gateway.access import may_look
+from gateway.callers import Callers
 from gateway.errors import (
     BadRequest,
     ClientError,
     GrpcError,
     ModelNotFound,
     TooLarge,
+    Unauthorized,
     grpc_error_of,
     grpc_internal,
 )
@@ -54,7 +58,10 @@ class Serves(Protocol):
     """What the surface needs of a gateway."""
 
     spec: GatewaySpec
+    callers: Callers
 
+    @property
+    def admin_key(self) -> str | None: ...
     async def answer(self, request: Request, reply: Reply) -> None: ...
     @property
     def is_ready(self) -> bool: ...
@@ -90,6 +97,7 @@ class InferenceService:
     async def ModelMetadata(
         self, asked: pb.ModelMetadataRequest, context: Context
     ) -> pb.ModelMetadataResponse:
+        await self._let_look(context)
         names = [card["id"] for card in self._gateway.models()["data"]]
         if asked.name not in names or asked.version not in ("", VERSION):
             await _abort(context, Failed(grpc_error_of(ModelNotFound(asked.name)), "", ""))
@@ -100,6 +108,7 @@ class InferenceService:
     async def RepositoryIndex(
         self, asked: pb.RepositoryIndexRequest, context: Context
     ) -> pb.RepositoryIndexResponse:
+        await self._let_look(context)
         status = self._gateway.status()["models"]
         index = pb.RepositoryIndexResponse()
         for name in status:
@@ -108,6 +117,12 @@ class InferenceService:
                 state = "READY" if is_ready else "UNAVAILABLE"
                 index.models.add(name=name, version=VERSION, state=state)
         return index
+
+    async def _let_look(self, context: Context) -> None:
+        """Ends the call of somebody who may not see what the gateway shows of itself."""
+        gateway, authorization = self._gateway, metadata_of(context).get("authorization")
+        if not may_look(authorization, peer_host(context), gateway.admin_key, gateway.callers):
+            await _abort(context, Failed(grpc_error_of(Unauthorized()), "", ""))
 
     async def ModelInfer(self, message: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
         sink = Whole()
@@ -229,6 +244,12 @@ def metadata_of(context: Context) -> dict[str, str]:
     """What came with the call, by lower-case name; binary values aside."""
     pairs = context.invocation_metadata() or ()
     return {str(name): value for name, value in pairs if isinstance(value, str)}
+
+
+def peer_host(context: Context) -> str:
+    """The address that the call comes from, without its port: of `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000`."""
+    host, _, _ = unquote(context.peer()).partition(":")[2].rpartition(":")
+    return host.strip("[]")
 
 
 def _numbered(metadata: Mapping[str, str], count: int) -> Mapping[str, str]:

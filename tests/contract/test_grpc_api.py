@@ -1,6 +1,7 @@
 """The outside of the gRPC API: Triton's own client works unmodified, and errors, metadata and streams are as promised."""
 
 import asyncio
+import hashlib
 import json
 import queue
 import re
@@ -625,6 +626,38 @@ async def test_a_deadline_that_has_passed_has_its_own_code(api: RunningGrpc) -> 
     question = Question("text", tokens=LONG).with_(**{"x-request-timeout-seconds": "0.3"})
     error = await error_of(api.stub.ModelInfer(message(question)))
     assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+# keys
+
+
+def key(secret: str, **more: Any) -> Json:
+    return {"name": secret, "sha256": hashlib.sha256(secret.encode()).hexdigest(), **more}
+
+
+def bearing(secret: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {secret}"),)
+
+
+async def test_keys_are_asked_for(engines: Engines, config: Path) -> None:
+    keys = [key("one"), key("other", models=["another"]), key("few", requests_per_minute=1)]
+    async with serving_grpc(config, tier("primary", engines[0]), keys=keys) as (_, api):
+        request = message(Question("text", tokens=2))
+        assert (await api.stub.ModelInfer(request, metadata=bearing("one"))).model_name == "m"
+        assert await api.triton.is_server_ready()
+        for given, code in (
+            (None, "UNAUTHENTICATED"),
+            ("guess", "UNAUTHENTICATED"),
+            ("other", "PERMISSION_DENIED"),
+        ):
+            error = await error_of(api.stub.ModelInfer(request, metadata=bearing(given) if given else None))
+            assert error.code() == grpc.StatusCode[code]
+        await api.stub.ModelInfer(request, metadata=bearing("few"))
+        error = await error_of(api.stub.ModelInfer(request, metadata=bearing("few")))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        trailing, _ = details_of(error)
+        assert trailing["x-shed-reason"] == "rate_limited"
+        assert int(trailing["retry-after"]) > 1
 
 
 # the end

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from gateway.grpc_api import peer_host
 from gateway.inference_pb import inference_pb2 as pb
 from gateway.inference_pb.inference_pb2_grpc import GRPCInferenceServiceStub
 from loadtests.processes import ROOT
@@ -79,6 +80,23 @@ async def test_sigterm_lets_a_stream_finish(tmp_path: Path) -> None:
                     server.signal(signal.SIGTERM)
             assert b"".join(said).decode() == question.expected.text
             assert await server.ended() == 0
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("ipv4:10.0.0.7:5000", "10.0.0.7"),
+        ("ipv6:%5B::1%5D:5000", "::1"),
+        ("ipv6:[fe80::1]:80", "fe80::1"),
+        ("unix:/tmp/socket", ""),
+    ],
+)
+def test_where_a_call_comes_from(peer: str, host: str) -> None:
+    class Call:
+        def peer(self) -> str:
+            return peer
+
+    assert peer_host(Call()) == host  # type: ignore[arg-type]
 
 
 def test_generated_code_is_what_the_protocol_says(tmp_path: Path) -> None:
