@@ -4,6 +4,7 @@ The only place that knows codes.
 """
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Literal
 
 import orjson
@@ -92,7 +93,7 @@ def broken_json(shed: Shed) -> bytes:
 def shed_headers(shed: Shed) -> dict[str, str]:
     headers: dict[str, str] = {"x-shed-reason": shed.reason}
     if shed.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, round(shed.retry_after_s)))
+        headers["retry-after"] = str(max(1, ceil(shed.retry_after_s)))
     return headers
 
 

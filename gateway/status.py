@@ -123,7 +123,7 @@ def _replica(replica: Replica, now: float) -> Json:
         "reason": replica.health.reason,
         "since_s": round(now - replica.health.since, 1) if replica.health.since else None,
         "in_flight": replica.in_flight,
-        "slots": replica.place.slots,
+        "slots": replica.place.slots or replica.slots,
         "breaker": replica.breaker.state,
         "ttft_s": round(replica.ttft_s, 4),
     }
@@ -170,4 +170,4 @@ def _replica_gauges(replica: Replica, labels: dict[str, str]) -> Iterator[Sample
         float(replica.in_flight),
     )
     yield "graceway_breaker_open", "0 closed, 0.5 half open, 1 open", labels, is_open
-    yield "graceway_replica_slots", "Sequences it decodes at once", labels, float(replica.place.slots or 0)
+    yield "graceway_replica_slots", "Sequences it decodes at once", labels, float(replica.place.slots or replica.slots or 0)

@@ -62,7 +62,7 @@ def test_sheds(reason: ShedReason, status: int, type_: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("after_s", "header"), [(None, None), (0.1, "1"), (1.0, "1"), (1.6, "2"), (3.1, "3"), (60.0, "60")]
+    ("after_s", "header"), [(None, None), (0.1, "1"), (1.0, "1"), (1.6, "2"), (3.1, "4"), (60.0, "60")]
 )
 def test_retry_after_in_whole_seconds(after_s: float | None, header: str | None) -> None:
     assert shed_headers(Shed("queue_full", after_s)).get("retry-after") == header

@@ -1,0 +1,113 @@
+"""More than can be served, over HTTP: refused at once and told why, critical first, and an operator's pin."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.integration.client import Answer, Question, ask, assert_refused, assert_whole
+from tests.integration.conftest import Engines
+from tests.integration.rig import PATIENT, Json, RunningGateway, all_idle, serving, tier
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+LONG = Question(tokens=300)
+"""Six tenths of a second on the engines of these tests."""
+NEVER = {"x-degradation": "never"}
+
+
+async def pin(gateway: RunningGateway, body: Json) -> tuple[int, Json]:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{gateway.url}/admin/pin", data=json.dumps(body)) as response,
+    ):
+        return response.status, await response.json()
+
+
+async def all_at_once(gateway: RunningGateway, *questions: Question) -> list[Answer]:
+    """Asked in this order, ten milliseconds apart."""
+    asked = []
+    for question in questions:
+        asked.append(asyncio.ensure_future(ask(gateway.url, question)))
+        await asyncio.sleep(0.01)
+    return await asyncio.gather(*asked)
+
+
+async def test_what_cannot_be_in_time_is_refused_at_once(engines: Engines, tmp_path: Path) -> None:
+    slow = {"ttft_s": 0.3, "itl_s": 5.0}
+    async with serving(tmp_path / "c.yaml", tier("primary", engines.a, slots=2, slo=slow)) as gateway:
+        answers = await all_at_once(gateway, *[LONG] * 8)
+        for answer in answers[:2]:
+            assert_whole(LONG, answer)
+        for answer in answers[2:]:
+            assert_refused(answer, 429, "queue_full")
+            assert int(answer.headers["retry-after"]) >= 1
+        assert await gateway.metric("graceway_shed_total", priority="standard", reason="queue_full") == 6
+        await all_idle(gateway, engines.a)
+
+
+async def test_a_critical_request_goes_before_those_that_wait_longer(
+    engines: Engines, tmp_path: Path
+) -> None:
+    one = tier("primary", engines.a, slots=1, slo=PATIENT)
+    urgent = LONG.with_({"x-priority": "critical"})
+    order: list[str] = []
+
+    async def noted(gateway: RunningGateway, question: Question, name: str) -> None:
+        assert_whole(question, await ask(gateway.url, question))
+        order.append(name)
+
+    async with serving(tmp_path / "c.yaml", one) as gateway:
+        asked = []
+        for question, name in ((LONG, "first"), (LONG, "second"), (LONG, "third"), (urgent, "urgent")):
+            asked.append(asyncio.ensure_future(noted(gateway, question, name)))
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*asked)
+        assert order == ["first", "urgent", "second", "third"]
+
+
+async def test_a_pinned_tier_answers_and_says_so(engines: Engines, tmp_path: Path) -> None:
+    tiers = tier("primary", engines.a), tier("small", engines.small)
+    question = Question(tokens=5)
+    async with serving(tmp_path / "c.yaml", *tiers) as gateway:
+        assert await pin(gateway, {"tier": "small", "for_s": 60}) == (
+            200,
+            {"pinned": "small", "expires_in_s": 60.0},
+        )
+        pinned = await ask(gateway.url, question)
+        assert (pinned.headers["x-served-tier"], pinned.headers["x-degraded"]) == ("small", "pinned")
+        unwilling = await ask(gateway.url, question.with_(NEVER))
+        assert unwilling.headers["x-served-tier"] == "primary"
+        assert await gateway.metric("graceway_tier_share", tier="primary") == 0.0
+        assert (await gateway.status())["models"]["chat"]["tiers"][0]["held_because"] == "pinned"
+
+        assert (await pin(gateway, {"tier": None}))[0] == 200
+        free = await ask(gateway.url, question)
+        assert free.headers["x-served-tier"] == "primary"
+        assert "x-degraded" not in free.headers
+        assert await gateway.metric("graceway_tier_share", tier="primary") == 1.0
+
+
+async def test_a_pin_expires_by_itself(engines: Engines, tmp_path: Path) -> None:
+    tiers = tier("primary", engines.a), tier("small", engines.small)
+    async with serving(tmp_path / "c.yaml", *tiers) as gateway:
+        await pin(gateway, {"tier": "small", "for_s": 0.3})
+        for _ in range(50):
+            answer = await ask(gateway.url, Question(tokens=2))
+            if answer.headers["x-served-tier"] == "primary":
+                return
+            await asyncio.sleep(0.1)
+        pytest.fail("it is pinned for ever")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"tier": "nope"}, {"model": "nope", "tier": "small"}, {"tier": 3}, {"tiers": "small"}, {"share": 0.5}],
+)
+async def test_a_wrong_pin_is_told_so(engines: Engines, tmp_path: Path, body: Json) -> None:
+    async with serving(tmp_path / "c.yaml", tier("primary", engines.a)) as gateway:
+        status, answer = await pin(gateway, body)
+        assert status == 400
+        assert answer["error"]["code"] == "bad_pin"
