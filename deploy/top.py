@@ -102,7 +102,7 @@ def _tiers(model: Report, width: int) -> Table:
         name = Text(f"{place + 1}. {tier['name']}")
         if not tier.get("serving"):
             name.append(" can't serve", _BAD)
-        if (allotted := tier.get("allotted", 1.0)) < 1.0:
+        elif (allotted := tier.get("allotted", 1.0)) < 1.0:
             name.append(f" let have {allotted:.0%} ({tier.get('held_because')})", _BAD)
         table.add_row(
             name,
