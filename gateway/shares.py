@@ -21,11 +21,16 @@ class Buckets:
         self._width_s = width_s
         self._buckets: deque[tuple[int, Counts]] = deque(maxlen=keep)
 
-    def add(self, kind: Kind, name: str, now: float) -> None:
-        bucket = int(now / self._width_s)
-        if not self._buckets or self._buckets[-1][0] != bucket:
-            self._buckets.append((bucket, Counter()))
-        self._buckets[-1][1][kind, name] += 1
+        self._newest: Counts = Counter()
+        self._ends_at = float("-inf")
+
+    def add(self, key: tuple[Kind, str], now: float) -> None:
+        """One more. `now` does not go back."""
+        if now >= self._ends_at:
+            bucket = int(now / self._width_s)
+            self._newest, self._ends_at = Counter(), (bucket + 1.0) * self._width_s
+            self._buckets.append((bucket, self._newest))
+        self._newest[key] += 1
 
     def total(self, count: int, now: float) -> Counts:
         """The sum of the last `count` buckets; the one that `now` is in is the last."""
@@ -69,9 +74,10 @@ class TierShares:
         self._count("stream", end, now)
 
     def _count(self, kind: Kind, name: str, now: float) -> None:
-        self.totals[kind, name] += 1
-        self._seconds.add(kind, name, now)
-        self._minutes.add(kind, name, now)
+        key = kind, name
+        self.totals[key] += 1
+        self._seconds.add(key, now)
+        self._minutes.add(key, now)
 
     def of(self, tier: str, now: float) -> float:
         """The share of the last minute's answers that the tier gave, 0 to 1."""
