@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help setup run test test-all check load bench-overhead bench-faults bench-overload protos lock clean
+.PHONY: help setup run test test-all check load soak bench-overhead bench-faults bench-overload protos lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -28,6 +28,9 @@ check: setup ## what must hold before a change lands
 
 load: setup ## a minute of Locust against `graceway serve` on simulated replicas
 	$(PY) -m loadtests.load
+
+soak: setup ## an hour of load with random faults: nothing may leak
+	$(PY) -m loadtests.soak --minutes 60
 
 bench-overhead: setup ## what the gateway costs, against no gateway and vllm-router
 	$(PY) -m loadtests.overhead

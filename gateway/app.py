@@ -298,6 +298,7 @@ class Gateway:
         now = asyncio.get_running_loop().time()
         available = float(self._store_status()["available"])
         yield "graceway_store_available", "1 while the state store answers", {}, available
+        yield "graceway_tasks", "Tasks on the event loop", {}, float(len(asyncio.all_tasks()))
         for model in self._models.values():
             yield from gauges(model.fleet, now)
 

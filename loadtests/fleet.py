@@ -1,12 +1,12 @@
 """What a rig measures: simulated replicas, a small tier, and a front that spreads requests over them.
 
 Fronts: `graceway` (`graceway serve`), `vllm-router` (the Rust router from the package index, in a virtual
-environment of its own under build/), and `direct` (no front: the client takes the replicas in turn).
+environment of its own under build/), `naive` (a proxy without any protection) and `direct` (no front: the client
+takes the replicas in turn).
 """
 
 import asyncio
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -16,15 +16,15 @@ from pathlib import Path
 
 import aiohttp
 
-from loadtests.processes import ROOT, EngineProcess, ServerProcess
+from loadtests.processes import ROOT, EngineProcess, RedisProcess, ServerProcess, free_port
 
-FRONTS = ("graceway", "vllm-router", "direct")
+FRONTS = ("graceway", "vllm-router", "naive", "direct")
 MODEL = "m"
 _ROUTER_VENV = ROOT / "build" / "vllm-router"
 _ROUTER_PACKAGE = "vllm-router==0.1.17"
 _CONFIG = """\
 server: {{host: 127.0.0.1, port: 0, grpc_port: 0}}
-state_store: {{url: memory}}
+state_store: {{url: "{store}"}}
 models:
   {model}:
     tiers:
@@ -33,8 +33,7 @@ models:
         served_model: {model}
         replicas:
 {replicas}
-        slots: {slots}
-        slo: {{ttft_s: 1.0, itl_s: 0.2}}
+        slo: {slo}
 """
 _SMALL_TIER = """\
       - name: small
@@ -60,16 +59,28 @@ class Plan:
     small_token_ms: float | None = None
     """None: as slow as the primary."""
     more_config: str = ""
+    """Sections at the top of Graceway's config."""
+    more_tier: str = ""
+    """Keys of the primary tier."""
+    slo: str = "{ttft_s: 1.0, itl_s: 0.2}"
+    limits_slots: bool = True
+    """Whether Graceway is told how many sequences a replica decodes at once."""
+    gateways: int = 1
+    has_store: bool = False
+    """Whether they share a Redis, rather than keep their state to themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What runs. `urls` is where clients go."""
+    """What runs. `urls` is where clients go, `config` what the gateways read."""
 
     replicas: tuple[EngineProcess, ...]
     small: EngineProcess | None
     front: ServerProcess | None
     urls: tuple[str, ...]
+    fronts: tuple[ServerProcess, ...] = ()
+    store: RedisProcess | None = None
+    config: Path | None = None
 
     def engines(self) -> tuple[EngineProcess, ...]:
         return self.replicas if self.small is None else (*self.replicas, self.small)
@@ -85,9 +96,13 @@ async def running(plan: Plan) -> AsyncIterator[Fleet]:
         for engine in everything:
             stack.push_async_callback(engine.stop)
         await asyncio.gather(*(engine.start() for engine in everything))
-        front = await _front(plan, engines, small, stack)
-        urls = tuple(engine.url for engine in engines) if front is None else (front.url,)
-        yield Fleet(tuple(engines), small, front, urls)
+        store = await stack.enter_async_context(RedisProcess()) if plan.has_store else None
+        config = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "fleet.yaml"
+        config.write_text(graceway_config(plan, engines, small, "memory" if store is None else store.url))
+        fronts = [await stack.enter_async_context(front) for front in _fronts(plan, engines, store, config)]
+        urls = tuple(server.url for server in fronts or engines)
+        first = fronts[0] if fronts else None
+        yield Fleet(tuple(engines), small, first, urls, tuple(fronts), store, config)
 
 
 def _replica(plan: Plan, name: str) -> EngineProcess:
@@ -105,47 +120,67 @@ def _small(plan: Plan) -> EngineProcess:
     return EngineProcess(slots=64, token_ms=token_ms, served_model="small", name="small")
 
 
-async def _front(
-    plan: Plan, engines: list[EngineProcess], small: EngineProcess | None, stack: AsyncExitStack
-) -> ServerProcess | None:
+def _fronts(
+    plan: Plan, engines: list[EngineProcess], store: RedisProcess | None, config: Path
+) -> list[ServerProcess]:
+    urls = [engine.url for engine in engines]
     if plan.front == "direct":
-        return None
+        return []
     if plan.front == "vllm-router":
-        return await stack.enter_async_context(RouterProcess([engine.url for engine in engines]))
-    config = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "fleet.yaml"
-    config.write_text(graceway_config(plan, engines, small))
-    return await stack.enter_async_context(GatewayProcess(config))
+        return [RouterProcess(urls)]
+    if plan.front == "naive":
+        return [NaiveFront(urls, store)]
+    return [GatewayProcess(config) for _ in range(plan.gateways)]
 
 
-def graceway_config(plan: Plan, engines: list[EngineProcess], small: EngineProcess | None) -> str:
+def graceway_config(
+    plan: Plan, engines: list[EngineProcess], small: EngineProcess | None, store_url: str = "memory"
+) -> str:
     """The YAML that puts Graceway in front of these engines."""
     zones = "ab"
     replicas = "\n".join(
         f'          - {{url: "{engine.url}", zone: {zones[number % 2]}}}'
         for number, engine in enumerate(engines)
     )
-    config = _CONFIG.format(model=MODEL, replicas=replicas, slots=plan.slots)
+    config = _CONFIG.format(model=MODEL, replicas=replicas, slo=plan.slo, store=store_url)
+    if plan.limits_slots:
+        config += f"        slots: {plan.slots}\n"
+    if plan.more_tier:
+        config += f"        {plan.more_tier}\n"
     if small is not None:
         config += _SMALL_TIER.format(url=small.url)
     return config + plan.more_config
 
 
 class GatewayProcess(ServerProcess):
-    """`graceway serve` on a config."""
+    """`graceway serve` on a config, on the same port through restarts."""
 
     def __init__(self, config: Path) -> None:
         super().__init__(str(Path(sys.executable).parent / "graceway"), "serve", "-c", str(config))
+        self._first_command = self._command
+
+    async def start(self) -> None:
+        await super().start()
+        self._command = (*self._first_command, "--port", self.url.rpartition(":")[2])
+
+
+class NaiveFront(ServerProcess):
+    """The proxy without protections, with a store if there is one."""
+
+    def __init__(self, replicas: list[str], store: RedisProcess | None) -> None:
+        more = () if store is None else ("--store", store.url)
+        super().__init__(sys.executable, "-m", "loadtests.naive_front", *more, *replicas)
 
 
 class RouterProcess(ServerProcess):
     """The Rust router. It prints nothing when it serves, so it is asked until it does."""
 
     def __init__(self, workers: list[str]) -> None:
-        self._port = _free_port()
+        self._port = free_port()
         super().__init__(
             str(_ROUTER_VENV / "bin" / "vllm-router"),
             *("--host", "127.0.0.1", "--port", str(self._port), "--policy", "round_robin"),
-            *("--prometheus-port", str(_free_port()), "--log-level", "error"),
+            *("--prometheus-port", str(free_port()), "--log-level", "error"),
             *("--worker-urls", *workers),
         )
 
@@ -188,10 +223,3 @@ async def _run(*command: str) -> None:
     _, complaints = await process.communicate()
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{complaints.decode(errors='replace')}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

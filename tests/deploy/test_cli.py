@@ -199,10 +199,21 @@ def test_status_of_nothing() -> None:
 def test_version_and_the_commands_there_are() -> None:
     assert graceway("--version").stdout.startswith("graceway 0.")
     help_text = graceway("--help").stdout
-    assert all(command in help_text for command in ("check", "serve", "status", "top", "up"))
+    assert all(command in help_text for command in ("check", "drill", "serve", "status", "top", "up"))
 
 
-@pytest.mark.parametrize("command", ["drill", "report"])
+def test_drills_are_listed_and_wrong_ones_refused() -> None:
+    listed = graceway("drill", "list")
+    assert listed.returncode == 0
+    assert "replica-killed" in listed.stdout
+    assert "--fault-command" in graceway("drill", "--help").stdout
+    assert graceway("drill", "no-such-drill").returncode == 2
+    by_hand = graceway("drill", "replica-killed", "--url", "http://127.0.0.1:9")
+    assert by_hand.returncode == 2
+    assert "replica-killed needs --fault-command: kill one replica" in by_hand.stderr
+
+
+@pytest.mark.parametrize("command", ["report"])
 def test_what_is_not_built_is_no_command(command: str) -> None:
     done = graceway(command)
     assert done.returncode == 2
