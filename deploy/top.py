@@ -103,7 +103,7 @@ def _tiers(model: Report, width: int) -> Table:
         if not tier.get("serving"):
             name.append(" can't serve", _BAD)
         elif (allotted := tier.get("allotted", 1.0)) < 1.0:
-            name.append(f" let have {allotted:.0%} ({tier.get('held_because')})", _BAD)
+            name.append(f" may have {allotted:.0%} ({tier.get('held_because')})", _BAD)
         table.add_row(
             name,
             f"{tier['quality']:g}",
