@@ -49,8 +49,8 @@ protos: ## generates the messages of the gRPC surface anew
 lock: ## resolves the dependencies anew into requirements/
 	.venv/bin/uv pip compile --upgrade --no-header --no-emit-find-links --no-emit-index-url --python-version 3.11 \
 	  --override requirements/overrides.txt --extra cpu --extra dev pyproject.toml -o requirements/cpu.txt
-	.venv/bin/uv pip compile --upgrade --no-header --no-emit-find-links --no-emit-index-url --python-version 3.11 \
-	  --override requirements/overrides-gpu.txt --extra gpu --extra dev pyproject.toml -o requirements/gpu.txt
+	env -u UV_FIND_LINKS .venv/bin/uv pip compile --upgrade --no-header --no-emit-find-links --no-emit-index-url \
+	  --python-version 3.11 --override requirements/overrides-gpu.txt --extra gpu --extra dev pyproject.toml -o requirements/gpu.txt
 
 clean: ## removes .venv and the demonstration models
 	rm -rf .venv models
