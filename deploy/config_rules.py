@@ -99,6 +99,9 @@ def _model_faults(place: Place, model: Plain) -> Iterator[Fault]:
         if isinstance(name, str) and first.setdefault(name, index) != index:
             what = f"two tiers of '{place[-1]}' are called '{name}'"
             yield (*here, "name"), what, "Give each tier of a model a name of its own"
+        if index == 0 and "gives_up" in tier:
+            what = "the best tier gives nothing up: it is what the others are measured by"
+            yield (*here, "gives_up"), what, "Move it to a lower tier"
         yield from _tier_faults(here, tier)
 
 

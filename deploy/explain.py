@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from deploy.config import Config, Model, Tier
 
-_ENGINE_ONLY = ("slots", "slo", "probe")
+_ENGINE_ONLY = ("slots", "limit", "slo", "gives_up", "probe")
 _MANAGED_ONLY = ("model", "gpu", "scale", "max_model_len", "engine_args", "environment")
 _REPLICA_ONLY = ("served_model", "replicas", "api_key")
 _NEVER_APPLY: dict[str, tuple[str, ...]] = {

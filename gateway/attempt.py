@@ -52,6 +52,10 @@ class Attempts:
         tokens_before = course.journal.tokens if course.has_tokens else 0
         if course.is_retry:
             self.budget.spend(loop.time())
+        if not course.has_begun and decision.tier != course.first_tier:
+            best = next(iter(self.fleet.tiers))
+            spec = self.fleet.tiers[decision.tier].spec
+            course.cover(None if decision.tier == best else spec.gives_up)
         served = served_by(self.fleet, course, decision, permit.replica.replica)
         try:
             await self._dispatch(course, decision, permit.replica, served, reply)
@@ -248,7 +252,14 @@ def served_by(fleet: Fleet, course: Course, decision: Serve, replica: str) -> Se
     best = next(iter(fleet.tiers))
     degraded = decision.reason if decision.tier != best else ""
     request = course.request
-    return Served(decision.tier, replica, degraded, request.request_id, traceparent=request.traceparent)
+    return Served(
+        decision.tier,
+        replica,
+        degraded,
+        request.request_id,
+        traceparent=request.traceparent,
+        given_up=course.given_up,
+    )
 
 
 def _target(tier: str, replica: Replica) -> Target:

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.coverage import covered
 from gateway.hedge import Race
 from gateway.journal import Journal
 from gateway.policy.facts import Attempt, Facts, Seam
 from gateway.reply import Reply, Served
 from gateway.request import Request
+from gateway.specs import GivesUp
 
 
 @dataclass(slots=True)
@@ -33,6 +35,13 @@ class Course:
     """The tier whose queue has just promised it a place."""
     race: Race | None = None
     """Set while a second prefill may run beside this one."""
+    given_up: str = ""
+    """What the tier leaves out of the request."""
+    asked: Request = field(init=False)
+    """The request as the client sent it; `request` is what the present tier answers of it."""
+
+    def __post_init__(self) -> None:
+        self.asked = self.request
 
     @property
     def has_tokens(self) -> bool:
@@ -52,14 +61,22 @@ class Course:
         """Whether another attempt on a replica has to come out of the retry budget."""
         return self.seam is not None or any(attempt.replica for attempt in self.attempts)
 
+    def cover(self, gives_up: GivesUp | None) -> None:
+        """Answers as much of the request as a tier does that leaves this out; None is all of it. Only as long as the
+        client has nothing."""
+        request, given_up = (self.asked, "") if gives_up is None else covered(self.asked, gives_up)
+        if given_up != self.given_up:
+            self.request, self.given_up, self.journal = request, given_up, Journal(request)
+
     def lane(self, race: Race) -> "Course":
         """The same request as one of two that race for the first token."""
-        return Course(self.request, self.facts, Journal(self.request), self.bindings, race=race)
+        return Course(self.asked, self.facts, Journal(self.asked), self.bindings, race=race)
 
     def take_over(self, lane: "Course") -> None:
         """Goes on from where a lane of a race ended."""
         self.attempts.extend(lane.attempts)
         self.journal, self.seam, self.first_tier = lane.journal, lane.seam, lane.first_tier
+        self.request, self.given_up = lane.request, lane.given_up
         self.has_begun, self.ttft_s = lane.has_begun, lane.ttft_s
 
     async def push(self, reply: Reply, served: Served, frames: bytes) -> None:

@@ -171,6 +171,8 @@ def disclosed(served: Served) -> list[Header]:
     ]
     if served.degraded:
         headers.append((b"x-degraded", served.degraded.encode("latin-1")))
+    if served.given_up:
+        headers.append((b"x-given-up", served.given_up.encode("latin-1")))
     if served.traceparent:
         headers.append((b"traceparent", served.traceparent.encode("latin-1")))
     if served.age_s is not None:

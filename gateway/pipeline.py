@@ -178,6 +178,7 @@ class Pipeline:
 
     async def _answer_itself(self, course: Course, decision: Serve, reply: Reply) -> bool:
         """A tier without replicas answers, or misses."""
+        course.cover(None)
         request = course.request
         answer = await self.own[decision.tier].answer(request.model, request.kind, request.body)
         if answer is None:

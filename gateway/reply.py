@@ -18,6 +18,8 @@ class Served:
     age_s: float | None = None
     """How old a cached answer is."""
     traceparent: str = ""
+    given_up: str = ""
+    """What a lower tier left out of the request."""
 
 
 class Reply(Protocol):

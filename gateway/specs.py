@@ -41,6 +41,17 @@ class Probe(Spec):
     max_tokens: Annotated[int, Field(ge=1, le=64)] = 8
 
 
+class GivesUp(Spec):
+    """What a lower tier leaves out of a request. Every answer says what it was."""
+
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """The longest answer."""
+    n: Annotated[int, Field(ge=1)] | None = None
+    """The most choices (`n`, `best_of`)."""
+    logprobs: bool = False
+    """Whether log probabilities are left out."""
+
+
 class TierSpec(Spec):
     """One way to answer. `backend` says how; `quality` (0 to 1) says what the answer is worth."""
 
@@ -54,6 +65,7 @@ class TierSpec(Spec):
     """Without `slots`: how the number of requests that a replica gets at once is learnt from its times to first token."""
     quality: Share = 1.0
     slo: Slo = Slo()
+    gives_up: GivesUp = GivesUp()
     probe: Probe | None = Probe()
     text: str | None = None
     max_age_s: Seconds = 3600.0

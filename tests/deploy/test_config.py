@@ -128,6 +128,12 @@ BAD = {
         "c.yaml:1: unknown key 'base'. Known here: admin_key, breaker, health, keys, max_body_bytes, models, "
         "request_timeout_s, retry, routing, server, state_store",
     ),
+    "the best tier gives up": (
+        tier(
+            'backend: openai\n        served_model: m\n        replicas: [{url: "http://h:1"}]\n        gives_up: {n: 1}'
+        ),
+        "c.yaml:7: the best tier gives nothing up: it is what the others are measured by. Move it to a lower tier",
+    ),
     "word for a number": (
         tier("backend: cache\n        slots: eight"),
         "c.yaml:5: 'models.chat.tiers[0].slots' is 'eight'. Write a whole number such as 8",

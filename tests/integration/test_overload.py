@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -111,3 +112,35 @@ async def test_a_wrong_pin_is_told_so(engines: Engines, tmp_path: Path, body: Js
         status, answer = await pin(gateway, body)
         assert status == 400
         assert answer["error"]["code"] == "bad_pin"
+
+
+class TestWhatALowerTierLeavesOut:
+    question = Question(tokens=40)
+
+    async def test_is_said_and_ends_the_answer(self, engines: Engines, tmp_path: Path) -> None:
+        tiers = tier("primary", engines.a), tier("small", engines.small, gives_up={"max_tokens": 7})
+        async with serving(tmp_path / "c.yaml", *tiers) as gateway:
+            whole = await ask(gateway.url, self.question)
+            assert "x-given-up" not in whole.headers
+            await pin(gateway, {"tier": "small", "for_s": 60})
+            for stream in (True, False):
+                short = await ask(gateway.url, replace(self.question, stream=stream))
+                assert short.headers["x-given-up"] == "max_tokens=7"
+                assert short.finish_reasons == ["length"]
+                assert short.text == replace(self.question, tokens=7).expected.text
+
+    async def test_is_not_left_out_by_another_tier_after_it_failed(
+        self, engines: Engines, tmp_path: Path
+    ) -> None:
+        await engines.b.fault("error", status=500)
+        tiers = (
+            tier("primary", engines.a),
+            tier("short", engines.b, gives_up={"max_tokens": 7}),
+            tier("small", engines.small),
+        )
+        async with serving(tmp_path / "c.yaml", *tiers) as gateway:
+            await pin(gateway, {"tier": "short", "for_s": 60})
+            answer = await ask(gateway.url, self.question)
+            assert answer.headers["x-served-tier"] == "small"
+            assert "x-given-up" not in answer.headers
+            assert_whole(self.question, answer)
