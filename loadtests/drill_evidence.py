@@ -22,7 +22,7 @@ def save_evidence(
     (place / "verdict.txt").write_text(verdict.text() + "\n")
     _write(place / "verdict.json", verdict)
     for name, seen in runs.items():
-        wrong = [o for o in seen.outcomes if o.stays and not o.is_in_time]
+        wrong = [o for o in seen.outcomes if o.stays and (o.is_degraded or not o.is_in_time)]
         _write(place / f"{name}-requests.json", [outcome.complaint() for outcome in wrong])
         _write(place / f"{name}-metrics.json", seen.scrapes)
     for name, fleet in fleets.items():

@@ -99,12 +99,12 @@ class Observed:
 
     def before_the_fault(self) -> "Observed":
         """The part that is the control when there is no second system beside."""
-        return self._part(lambda at_s: at_s < self.fault_s)
+        return self._part(lambda at_s: at_s < self.fault_s, notes=())
 
     def from_the_fault(self) -> "Observed":
-        return self._part(lambda at_s: at_s >= self.fault_s)
+        return self._part(lambda at_s: at_s >= self.fault_s, self.notes)
 
-    def _part(self, holds: Callable[[float], bool]) -> "Observed":
+    def _part(self, holds: Callable[[float], bool], notes: tuple[str, ...]) -> "Observed":
         return Observed(
             tuple(outcome for outcome in self.outcomes if holds(outcome.due_s)),
             tuple(scrape for scrape in self.scrapes if holds(scrape.at_s)),
@@ -113,7 +113,7 @@ class Observed:
             self.replicas,
             self.fronts,
             self.still_running,
-            self.notes,
+            notes,
         )
 
 

@@ -22,10 +22,10 @@ DRILL = Drill(
         whole(),
         in_time(0.95),
         degraded_meanwhile(0.99),
-        on_top_again_within(5.0),
+        on_top_again_within(20.0),
         no_silent_end(),
         at_rest(),
     ),
     by_hand="stop every replica of the best tier",
-    duration_s=20.0,
+    duration_s=36.0,
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -87,22 +88,27 @@ async def drilled(*arguments: str, then: int | None = None) -> tuple[int, str]:
     return process.returncode, said.decode()
 
 
+def switches(engine: EngineProcess, kind: str) -> str:
+    """A shell command that gives the engine a fault."""
+    post = f"urlopen('{engine.url}/sim/fault', data=b'{{\"kind\": \"{kind}\"}}')"
+    return shlex.join([sys.executable, "-c", f"from urllib.request import urlopen; {post}"])
+
+
 async def test_on_a_system_of_ones_own_the_time_before_the_fault_is_the_control(
     engine: EngineProcess, tmp_path: Path
 ) -> None:
     times = ("--fault-s", "1.5", "--heal-s", "3", "--duration-s", "4", "--rate", "10")
-    healed, fault = tmp_path / "healed", '{"kind": "error", "status": 500}'
-    post = f"{sys.executable} -c \"import urllib.request as u; u.urlopen('{engine.url}/sim/fault', data=b'''%s''')\""
+    healed = tmp_path / "healed"
     status, said = await drilled(
         *("replica-erroring", "--url", engine.url, "--evidence", str(tmp_path / "evidence"), *times),
-        *("--fault-command", post % fault, "--heal-command", f"touch {healed}"),
+        *("--fault-command", switches(engine, "error"), "--heal-command", f"touch {healed}"),
     )
     assert status == 1, said
     assert "replica-erroring: failed (answers whole" in said
     assert healed.exists()
     status, said = await drilled(
         *("replica-killed", "--url", engine.url, "--evidence", str(tmp_path / "evidence"), *times),
-        *("--fault-command", post % '{"kind": "none"}'),
+        *("--fault-command", switches(engine, "error")),
     )
     assert status == 3, said
     await engine.fault("none")
@@ -141,13 +147,12 @@ async def test_a_command_that_fails_is_told(engine: EngineProcess) -> None:
 
 
 async def test_a_drill_that_goes_too_far_is_aborted_and_healed(engine: EngineProcess, tmp_path: Path) -> None:
-    healed, fault = tmp_path / "healed", '{"kind": "error"}'
-    post = f"{sys.executable} -c \"import urllib.request as u; u.urlopen('{engine.url}/sim/fault', data=b'''%s''')\""
+    healed = tmp_path / "healed"
     times = ("--fault-s", "2", "--heal-s", "50", "--duration-s", "60", "--rate", "20")
     async with asyncio.timeout(40):
         status, said = await drilled(
             *("replica-killed", "--url", engine.url, "--evidence", str(tmp_path / "evidence"), *times),
-            *("--fault-command", post % fault, "--heal-command", f"touch {healed}"),
+            *("--fault-command", switches(engine, "error"), "--heal-command", f"touch {healed}"),
         )
     assert status == 1, said
     assert "aborted" in said
