@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from random import Random
 
+from deploy.http_server import calm_collector
 from gateway.breakers import Outcome
 from gateway.fleet import Fleet
 from gateway.policy.decide import decide
@@ -75,6 +76,7 @@ def measure(tiers: int, replicas: int, slots: int) -> Cost:
 
 def run() -> tuple[list[str], bool]:
     """The table, line by line, and whether the claim holds for the ladder of the smallest system."""
+    calm_collector()
     costs = [measure(*fleet) for fleet in FLEETS]
     lines = [f"{'tiers':>6}{'replicas':>10}{'p50 µs':>9}{'p99 µs':>9}"]
     lines += [f"{c.tiers:>6}{c.replicas:>10}{c.p50_us:>9.1f}{c.p99_us:>9.1f}" for c in costs]

@@ -105,7 +105,7 @@ async def run_gateway(
         loop.add_signal_handler(signum, _begin_drain, gateway, server, beside)
     loop.add_signal_handler(signal.SIGHUP, reloading.begin)
     await gateway.start()
-    _calm_collector()
+    calm_collector()
     try:
         if beside is not None:
             await beside.start()
@@ -116,7 +116,7 @@ async def run_gateway(
         await gateway.stop()
 
 
-def _calm_collector() -> None:
+def calm_collector() -> None:
     """What is there now stays: the collector need not look at it again, nor run every few requests."""
     gc.collect()
     gc.freeze()

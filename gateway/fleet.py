@@ -67,6 +67,10 @@ class Stream:
         """Whether it can go on elsewhere."""
 
 
+def _nobody_cares() -> None:
+    """Of a replica that belongs to no tier."""
+
+
 class Replica:
     """One replica, live. Satisfies `ReplicaView`."""
 
@@ -75,13 +79,15 @@ class Replica:
     ) -> None:
         self.place, self.breaker, self._changed, self._limit = place, breaker, changed, limit
         self._learnt_slots = None if limit is None else INITIAL
+        self.freed: Callable[[], None] = _nobody_cares
+        """Told whenever a place comes free."""
+        self._in_flight = 0
         self.replica, self.zone = place.replica, place.zone
         self.digest = digest(place.replica)
         self.origin = Origin.of(place.url)
         self.pool = ConnectionPool(self.origin)
         self.health = Health()
-        self.in_flight = 0
-        self.probes_running = 0
+        self._probes_running = 0
         self.ttft_s = 0.0
         self.recent_gaps: deque[float] = deque(maxlen=16)
         self.recent_ttfts: deque[float] = deque(maxlen=8)
@@ -102,11 +108,27 @@ class Replica:
         """Set when a probe should run at once."""
 
     @property
+    def in_flight(self) -> int:
+        """Requests that have a place on it, from here."""
+        return self._in_flight
+
+    @in_flight.setter
+    def in_flight(self, count: int) -> None:
+        if count < self._in_flight:
+            self.freed()
+        self._in_flight = count
+
+    def lend(self, places: int) -> None:
+        """Gives places to the known prompt, or takes them back (negative)."""
+        self._probes_running += places
+        self.freed()
+
+    @property
     def slots(self) -> int | None:
         """Places for requests: as configured, or else as learnt; None is no limit. The known prompt takes one while it
         runs, or a request would wait for it in the engine."""
         slots = self.place.slots or self._learnt_slots
-        return None if slots is None else max(1, slots - self.probes_running)
+        return None if slots is None else max(1, slots - self._probes_running)
 
     def is_routable(self, now: float) -> bool:
         return self.health.is_ready and now >= self.not_before and self.breaker.admits(now)
@@ -125,6 +147,7 @@ class Replica:
         if self._limit is not None and self.place.slots is None:
             sample = Sample(began_at, now, ttft_s, self.in_flight, was_dropped)
             self._learnt_slots = self._limit.update(sample)
+            self.freed()
 
     def retune(self, place: Place) -> None:
         """Takes what changed about a server that is the same."""
@@ -193,6 +216,10 @@ class Tier:
         self._recheck_at = self._view_until = self._patience_until = 0.0
         self.room.poke()
 
+    def freed(self) -> None:
+        """A place has come free."""
+        self._routable.freed()
+
     def routable(self, now: float) -> Routable:
         """The replicas that may get requests. Cached until something changes or a back-off ends."""
         if now >= self._recheck_at:
@@ -247,11 +274,11 @@ class Tier:
     @contextmanager
     def probing(self, replica: Replica) -> Iterator[None]:
         """While the known prompt runs."""
-        replica.probes_running += 1
+        replica.lend(1)
         try:
             yield
         finally:
-            replica.probes_running -= 1
+            replica.lend(-1)
             self.offer(replica, asyncio.get_running_loop().time())
 
     def offer(self, replica: Replica, now: float) -> None:
@@ -353,7 +380,9 @@ class Fleet:
     def _replica(self, tier: Tier, place: Place) -> Replica:
         name = f"{self.model}/{tier.name}/{place.replica}"
         breaker = Breaker(name, self._breaker_spec, self._rng, self.listeners)
-        return Replica(place, breaker, tier.changed, limit_of(tier.spec.limit, tier.spec.slo.ttft_s))
+        replica = Replica(place, breaker, tier.changed, limit_of(tier.spec.limit, tier.spec.slo.ttft_s))
+        replica.freed = tier.freed
+        return replica
 
     def arrived(self, facts: Facts, decided_tier: str, now: float) -> None:
         """A new request wanted a place in every tier down to the one that it was given; in all, if in none."""

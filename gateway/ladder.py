@@ -12,7 +12,8 @@ from gateway.policy.ladder import Rung, Signals, admitted, pressure, stepped
 from state_store.protocol import StateStore
 
 STEP_S = 0.5
-TOLERABLE_FAILURES = 0.2
+TOLERABLE_FAILURES = 0.5
+"""Of attempts. Fewer are for retries and breakers to deal with: a tier that answers in the end is not ill."""
 TOLERABLE_LOSS = 0.75
 
 

@@ -38,11 +38,12 @@ class Routable(Sequence[ReplicaView]):
     """The replicas of a tier that may get requests, with what makes a thousand of them cheap: lookup by name, and
     their digests as one array (uint64, shape `(len,)`)."""
 
-    __slots__ = ("_by_name", "_replicas", "digests")
+    __slots__ = ("_by_name", "_is_full", "_replicas", "digests")
 
     def __init__(self, replicas: Iterable[ReplicaView] = ()) -> None:
         self._replicas = tuple(replicas)
         self._by_name = {r.replica: r for r in self._replicas}
+        self._is_full = False
         self.digests: npt.NDArray[np.uint64] = np.array([r.digest for r in self._replicas], dtype=np.uint64)
 
     def free_slots(self) -> int | None:
@@ -55,14 +56,19 @@ class Routable(Sequence[ReplicaView]):
         return free
 
     def is_full(self) -> bool:
-        """Whether no place is free. Only looked at where the replicas are few."""
-        if not 0 < len(self._replicas) <= LOOKED_AT:
-            return False
+        """Whether there are replicas and none has a place free. A full tier is not looked at again before `freed`."""
+        if self._is_full or not self._replicas:
+            return self._is_full
         # A loop, as a generator costs more than all that it looks at.
-        for replica in self._replicas:  # noqa: SIM110
+        for replica in self._replicas:
             if replica.slots is None or replica.in_flight < replica.slots:
                 return False
+        self._is_full = True
         return True
+
+    def freed(self) -> None:
+        """A place has come free, or there are more."""
+        self._is_full = False
 
     def named(self, replica: str) -> ReplicaView | None:
         """The replica of that name, if it is routable."""

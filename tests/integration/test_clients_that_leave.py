@@ -182,7 +182,7 @@ async def test_after_any_mix_of_cancels_every_count_is_zero(engines: Engines, co
         slots = [asyncio.create_task(ask(gateway.url, Question("chat", True, 100))) for _ in range(8)]
         for answer in await asyncio.gather(*slots):
             assert_whole(Question("chat", True, 100), answer)
-            assert answer.headers["x-served-tier"] == "primary"
+            assert answer.headers["x-served-tier"] == "primary", answer.headers
 
 
 @KINDS

@@ -23,6 +23,7 @@ from gateway.policy.route import (
     session,
     zone,
 )
+from gateway.policy.snapshot import Routable
 from tests.gateway.policy.fleets import ROUTE, R, context, facts, ladder, tier
 
 A, B, C = R("a"), R("b"), R("c")
@@ -232,3 +233,26 @@ class TestNames:
         route = route_of(["not_tried"], {"tests.gateway.policy.test_route:prefers_b": 2.0}, "best")
         assert {route.pick([A, B, C], context(A, B, C), Random(n)) for n in range(20)} == {B}
         assert route.pick([A, B], context(A, B, tried=("b",)), Random(0)) is A
+
+
+class TestFullness:
+    @pytest.mark.parametrize(
+        ("replicas", "expected"),
+        [
+            ((), False),
+            ((R("a", 8),), True),
+            ((R("a", 8), R("b", 7)), False),
+            ((R("a", 8), R("b", 900, None)), False),
+            ((R("a", 9), R("b", 8)), True),
+        ],
+    )
+    def test_no_place_is_free(self, replicas: tuple[R, ...], expected: bool) -> None:
+        assert Routable(replicas).is_full() is expected
+
+    def test_is_looked_at_again_once_a_place_came_free(self) -> None:
+        slots = R("a", 8)
+        routable = Routable([slots])
+        assert routable.is_full()
+        object.__setattr__(slots, "in_flight", 7)
+        routable.freed()
+        assert not routable.is_full()
