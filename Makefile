@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help setup run test test-all check load soak bench-overhead bench-faults bench-overload protos lock clean
+.PHONY: help setup run test test-all check load soak report bench-overhead bench-faults bench-overload protos lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -31,6 +31,9 @@ load: setup ## a minute of Locust against `graceway serve` on simulated replicas
 
 soak: setup ## an hour of load with random faults: nothing may leak
 	$(PY) -m loadtests.soak --minutes 60
+
+report: setup ## all tables, other gateways beside, as one page in build/report/: half an hour
+	$(PY) -m loadtests.report
 
 bench-overhead: setup ## what the gateway costs, against no gateway and vllm-router
 	$(PY) -m loadtests.overhead
