@@ -19,10 +19,12 @@ from gateway.http import EVENT_STREAM, JSON, KINDS, Header, HttpApi, disclosed
 from gateway.policy.decision import Shed
 from gateway.reply import Served
 from gateway.request import Kind, parse_request
+from gateway.sse import frame
 
 log = logging.getLogger("graceway.http")
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+LAST_CHUNK = b"0\r\n\r\n"
 CHUNKED: Header = (b"transfer-encoding", b"chunked")
 
 
@@ -95,10 +97,12 @@ class HotCycle:
             self._fail(reply)
 
     def _fail(self, reply: "HotReply") -> None:
-        if self.response_started:
-            self.transport.close()
-        else:
-            reply.write_whole(500, [], error_json("the gateway failed", "internal_error", "internal_error"))
+        error = error_json("the gateway failed", "internal_error", "internal_error")
+        if not self.response_started:
+            reply.write_whole(500, [], error)
+        elif not self.response_complete:
+            self.transport.write(_chunk(frame(error)) + LAST_CHUNK)
+            self.complete()
 
     def head(self, status: int, headers: list[Header]) -> bytes:
         """A status line and headers."""
@@ -128,14 +132,14 @@ class HotReply:
 
     def push(self, served: Served, frames: bytes) -> Awaitable[None] | None:
         cycle = self._cycle
-        chunk = b"%x\r\n%b\r\n" % (len(frames), frames)
+        chunk = _chunk(frames)
         if not cycle.response_started:
             chunk = cycle.head(200, [*EVENT_STREAM, *disclosed(served), CHUNKED]) + chunk
         cycle.transport.write(chunk)
         return cycle.flow.drain() if cycle.flow.write_paused else None
 
     async def end(self) -> None:
-        self._cycle.transport.write(b"0\r\n\r\n")
+        self._cycle.transport.write(LAST_CHUNK)
         self._cycle.complete()
 
     async def whole(self, served: Served, body: bytes, status: int = 200) -> None:
@@ -152,3 +156,7 @@ class HotReply:
         cycle = self._cycle
         cycle.transport.write(cycle.head(status, [JSON, length, *headers]) + body)
         cycle.complete()
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)

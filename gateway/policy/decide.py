@@ -19,7 +19,7 @@ from gateway.policy.snapshot import Snapshot, TierView
 AFFINITY_WAIT_SHARE = 0.4
 """A turn waits this share of the SLO for the replica that holds its session before it goes elsewhere."""
 SEAM_WAIT_S = 0.4
-"""A broken stream waits this long for a free slot, then goes on in a replica that is full: its engine has seen it last."""
+"""A broken stream waits this long for its tier, then goes on in a replica that is full, or in another tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,12 @@ def decide_seam(
     options = candidates(context, rng)
     if (replica := route.pick(options, context, rng)) is not None:
         return Serve(tier.name, replica, "resumed")
+    until = min(seam.since + SEAM_WAIT_S, facts.deadline)
+    if now < until:
+        # A slot may come free, or a replica that is only suspect may prove well.
+        return Wait(tier.name, until, "resumed")
     # With nothing else left, the replica that broke the stream may have it again, if it is still in rotation.
     untried = [r for r in options if r.replica not in context.tried] or options
-    if untried and now < min(seam.since + SEAM_WAIT_S, facts.deadline):
-        return Wait(tier.name, min(seam.since + SEAM_WAIT_S, facts.deadline), "resumed")
     if untried:
         return Serve(tier.name, min(untried, key=lambda r: r.in_flight / (r.slots or 64)), "resumed")
     if not seam.may_change_tier:

@@ -52,6 +52,10 @@ BEFORE_ANY_TOKEN: dict[str, Json] = {
 # 1: a stream breaks
 
 
+SLOW_TO_TRUST: Json = {"up_after": 50}
+"""A replica that left rotation stays out for longer than a broken stream waits for it."""
+
+
 @KINDS
 @STREAMED
 @faults(**LEAVES_ROTATION, **STAYS)
@@ -77,7 +81,9 @@ async def test_a_stream_that_nobody_can_go_on_with_says_so(
     engines: Engines, config: Path, kind: Kind, fault: Json
 ) -> None:
     question = Question(kind, True, 60)
-    async with serving(config, tier("primary", engines.a, probe=None, slo=BRISK)) as gateway:
+    async with serving(
+        config, tier("primary", engines.a, probe=None, slo=BRISK), health=SLOW_TO_TRUST
+    ) as gateway:
         await engines.a.fault(**fault, after_tokens=40)
         answer = await ask(gateway.url, question)
         assert_broken(question, answer)
@@ -104,7 +110,7 @@ async def test_another_tier_goes_on_and_the_seam_shows(
 ) -> None:
     question = Question(kind, stream, 60)
     tiers = [tier("primary", engines.a, probe=None, slo=BRISK), tier("small", engines.small, probe=None)]
-    async with serving(config, *tiers) as gateway:
+    async with serving(config, *tiers, health=SLOW_TO_TRUST) as gateway:
         await engines.a.fault(**fault, after_tokens=40)
         answer = await ask(gateway.url, question)
         # The simulated engines speak one language, so that a spliced answer reads like an undisturbed one.
@@ -185,7 +191,7 @@ async def test_the_callers_limit_holds_at_every_point(
 ) -> None:
     question = Question(kind, stream, 60).with_({"x-degradation": limit})
     tiers = [tier("primary", engines.a, probe=None), tier("small", engines.small, probe=None), canned()]
-    async with serving(config, *tiers) as gateway:
+    async with serving(config, *tiers, health=SLOW_TO_TRUST) as gateway:
         await engines.a.fault("cut", after_tokens=after_tokens)
         answer = await ask(gateway.url, question)
         if stream and after_tokens:

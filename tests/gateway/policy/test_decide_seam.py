@@ -35,6 +35,12 @@ def test_waits_a_moment_for_a_slot_there() -> None:
     assert run(full, FAILED_A) == Wait("best", 100.0 + SEAM_WAIT_S, "resumed")
 
 
+def test_waits_a_moment_for_a_replica_that_may_prove_well() -> None:
+    assert run(ladder(tier("best"), tier("small", S)), FAILED_A) == Wait(
+        "best", 100.0 + SEAM_WAIT_S, "resumed"
+    )
+
+
 def test_then_goes_on_in_the_least_full_one() -> None:
     full = ladder(tier("best", A, R("b", 9), R("c", 8)), tier("small", S))
     assert run(full, FAILED_A, now=100.0 + SEAM_WAIT_S) == Serve("best", R("c", 8), "resumed")
@@ -60,6 +66,7 @@ def test_another_tier_only_where_the_caller_allows_it(
     decision = run(
         ladder(tier("best"), own("cached"), tier("small", S)),
         FAILED_A,
+        now=100.0 + SEAM_WAIT_S,
         may_change_tier=may_change_tier,
         lowest_tier=lowest if lowest == 0 else 2,
     )
@@ -71,7 +78,7 @@ def test_another_tier_only_where_the_caller_allows_it(
 
 
 def test_a_tier_that_has_no_engine_can_t_finish_a_sentence() -> None:
-    decision = run(ladder(tier("best"), own("cached"), own("canned")), FAILED_A)
+    decision = run(ladder(tier("best"), own("cached"), own("canned")), FAILED_A, now=100.0 + SEAM_WAIT_S)
     assert isinstance(decision, Shed)
     assert decision.reason == "no_replica"
 
