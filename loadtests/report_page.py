@@ -84,7 +84,9 @@ def _faults(runs: Runs) -> str:
     ]  # fmt: skip
     about = "<p>One of two replicas fails under steady load. Targets are Graceway's; the others are beside to compare.</p>"
     return (
-        "<h2>What clients notice of faults</h2>" + about + _table(head, sorted(rows, key=lambda row: str(row[0])))
+        "<h2>What clients notice of faults</h2>"
+        + about
+        + _table(head, sorted(rows, key=lambda row: str(row[0])))
     )
 
 
