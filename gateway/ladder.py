@@ -47,8 +47,10 @@ class Ladder:
             if tier.spec.has_replicas:
                 tier.signals = signals_of(tier, now)
                 tier.pressure, reason = pressure(tier.signals)
-                rung = self._rungs.get(tier.name, Rung())
-                self._rungs[tier.name] = stepped(rung, tier.pressure, reason, now)
+                if len(tier.routable(now)) > 0:
+                    # Without a replica the tier gets nothing anyway, and should have it all as soon as one is back.
+                    rung = self._rungs.get(tier.name, Rung())
+                    self._rungs[tier.name] = stepped(rung, tier.pressure, reason, now)
             self._allot(tier, now, wall)
 
     def _allot(self, tier: Tier, now: float, wall: float) -> None:

@@ -64,6 +64,20 @@ async def store() -> MemoryStateStore:
 
 
 class TestUnderPressure:
+    async def test_a_tier_that_was_gone_has_all_its_traffic_as_soon_as_one_replica_is_back(
+        self, store: MemoryStateStore
+    ) -> None:
+        fleet = two_tiers()
+        ladder, best = Ladder(fleet, store), fleet.tiers["best"]
+        for replica in best.replicas.values():
+            replica.become(Health("down", "refused"))
+        for step in range(60):
+            ladder.step(NOW + step / 2, WALL + step / 2)
+        next(iter(best.replicas.values())).become(Health("ready"))
+        ladder.step(NOW + 30, WALL + 30)
+        assert best.share == 1.0
+        assert served(fleet, "sheddable", NOW + 30) == {"best": 1000}
+
     async def test_sheddable_goes_first_and_critical_stays(self, store: MemoryStateStore) -> None:
         fleet = two_tiers()
         ladder, best = Ladder(fleet, store), fleet.tiers["best"]
