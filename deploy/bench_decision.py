@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from gateway.fleet import Fleet, Place
+from gateway.fleet import Fleet
 from gateway.policy.decide import decide
 from gateway.policy.facts import Facts
 from gateway.policy.health import Health
 from gateway.policy.route import route_of
+from gateway.replica import Place
 from gateway.specs import BreakerSpec, RoutingSpec, TierSpec
 
 DECISIONS = 5000

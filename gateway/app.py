@@ -20,7 +20,7 @@ from gateway.callers import Callers
 from gateway.chronicle import Chronicle, Look
 from gateway.errors import ModelNotFound
 from gateway.events import EventLog, breaker_text, health_text
-from gateway.fleet import Fleet, Replica
+from gateway.fleet import Fleet
 from gateway.health import HealthWatch
 from gateway.http import Asgi, HttpApi
 from gateway.ladder import Ladder
@@ -31,6 +31,7 @@ from gateway.policy.decide import Limits
 from gateway.policy.health import Health
 from gateway.policy.retry_budget import RetryBudget
 from gateway.policy.route import route_of
+from gateway.replica import Replica
 from gateway.reply import Reply
 from gateway.request import Request
 from gateway.sessions import Sessions

@@ -10,7 +10,7 @@ from gateway.breakers import Outcome
 from gateway.course import Course
 from gateway.detokenize import detokenize
 from gateway.dispatch import Exchange, Patience, PushedBack, Rejected, Take, TokenIdsRefused, outcome_of
-from gateway.fleet import Fleet, Permit, Replica, Stream
+from gateway.fleet import Fleet
 from gateway.hedge import LOST
 from gateway.http_client import ExchangeFailed
 from gateway.journal import Journal, Leg, check_whole
@@ -19,9 +19,11 @@ from gateway.legs import CannotContinue, Target, first_leg, is_streamed_inside, 
 from gateway.policy.decision import Serve, Shed
 from gateway.policy.facts import Attempt, Seam
 from gateway.policy.retry_budget import RetryBudget
+from gateway.replica import Replica, Stream
 from gateway.reply import Reply, Served
 from gateway.sessions import Sessions
 from gateway.sse import DONE_FRAME
+from gateway.tier import Permit
 
 BYTES_OF_A_CHARACTER = 4
 """In UTF-8, and so the most tokens that can stand for a part of one."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import orjson
 
-from gateway.fleet import Replica
 from gateway.http_client import ExchangeFailed, request_bytes
+from gateway.replica import Replica
 
 TIMEOUT_S = 0.3
 

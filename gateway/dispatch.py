@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.breakers import Outcome
-from gateway.fleet import Replica, Stream
 from gateway.http_client import Connection, ExchangeFailed, request_bytes
 from gateway.journal import Leg
+from gateway.replica import Replica, Stream
 from gateway.request import Request
 from gateway.sse import EventSplitter
 

@@ -10,7 +10,7 @@ from typing import Literal, cast, get_args
 
 import aiohttp
 
-from gateway.fleet import Fleet, Place, Replica, Tier
+from gateway.fleet import Fleet
 from gateway.gossip import BreakerGossip
 from gateway.http_client import ExchangeFailed
 from gateway.known_answer import KnownAnswer
@@ -18,7 +18,9 @@ from gateway.policy.health import Health, after_failure, after_pass
 from gateway.policy.heartbeat import Heartbeats
 from gateway.policy.outlier import FACTOR, GAP_FLOOR_S, TTFT_FLOOR_S, ejection_s, slowest
 from gateway.policy.patience import gap_patience_s
+from gateway.replica import Place, Replica
 from gateway.specs import HealthSpec
+from gateway.tier import Tier
 from replicas.probe import KnownPrompt, ProbeResult, open_probe_session, probe_ready, probe_right
 from state_store.protocol import StateStore, StateStoreUnavailable
 from state_store.records import REPLICAS, ReplicaRecord

@@ -6,9 +6,10 @@ An operator's word goes before what the signals say, until it expires.
 import asyncio
 from time import time
 
-from gateway.fleet import Fleet, Tier
+from gateway.fleet import Fleet
 from gateway.overrides import Override, Overrides
 from gateway.policy.ladder import Rung, Signals, admitted, pressure, stepped
+from gateway.tier import Tier
 from state_store.protocol import StateStore
 
 STEP_S = 0.5

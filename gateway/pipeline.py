@@ -13,7 +13,7 @@ from fallback_models.answer import Answerer
 from gateway.attempt import Attempts, Verdict, served_by
 from gateway.course import Course
 from gateway.errors import BadRequest, broken_json
-from gateway.fleet import Fleet, Permit
+from gateway.fleet import Fleet
 from gateway.hedge import Race
 from gateway.journal import Journal
 from gateway.ledger import Ledger
@@ -30,6 +30,7 @@ from gateway.reply import Reply, Served
 from gateway.request import Request, rendered
 from gateway.sessions import Sessions
 from gateway.sse import frame
+from gateway.tier import Permit
 
 
 @dataclass(slots=True)

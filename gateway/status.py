@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from gateway.chronicle import Look
-from gateway.fleet import Fleet, Replica, Tier
+from gateway.fleet import Fleet
+from gateway.replica import Replica
 from gateway.shares import TierShares, of_kind
 from gateway.standing import RECENT_S, Recent, Rung, Standing, standing
 from gateway.telemetry import Sample
+from gateway.tier import Tier
 
 Json = dict[str, Any]
 PRIORITIES = ("critical", "standard", "sheddable")

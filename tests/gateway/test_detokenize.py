@@ -6,7 +6,8 @@ import orjson
 import pytest
 
 from gateway.detokenize import detokenize
-from gateway.fleet import Fleet, Replica
+from gateway.fleet import Fleet
+from gateway.replica import Replica
 from gateway.specs import BreakerSpec, Endpoint, TierSpec
 from tests.gateway.replica_server import CHUNKED, Script, Visit, answer, replica_server
 

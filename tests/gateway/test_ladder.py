@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from gateway.fleet import Fleet, Tier
+from gateway.fleet import Fleet
 from gateway.ladder import Ladder, signals_of
 from gateway.overrides import Override, Overrides
 from gateway.pin import read_pin
@@ -13,6 +13,7 @@ from gateway.policy.decision import Serve, Shed
 from gateway.policy.facts import Facts, Priority
 from gateway.policy.health import Health
 from gateway.specs import BreakerSpec, Endpoint, Slo, TierSpec
+from gateway.tier import Tier
 from state_store.memory import MemoryStateStore
 from state_store.protocol import StateStoreUnavailable
 from tests.gateway.policy.fleets import ROUTE

@@ -1,0 +1,162 @@
+"""One replica, live: its health, breaker, counts and measured speeds, and the streams that run on it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.breakers import Breaker
+from gateway.http_client import Connection, ConnectionPool, ExchangeFailed, Origin
+from gateway.policy.health import Health, State, after_signal
+from gateway.policy.limit import INITIAL, Limit, Sample
+from gateway.policy.quantile import DurationQuantiles
+from gateway.policy.rendezvous import digest
+
+EWMA = 0.15
+"""The weight of the newest sample in a moving mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a replica is and what it takes, however it was found: in the config or in the registry."""
+
+    replica: str
+    url: str
+    served_model: str
+    zone: str = ""
+    slots: int | None = None
+    api_key: str | None = None
+
+    def is_same_server(self, other: "Place") -> bool:
+        return (self.url, self.served_model) == (other.url, other.served_model)
+
+
+class Stream:
+    """One request on a replica, from the first byte sent to the last one read."""
+
+    __slots__ = ("connection", "is_blocked", "is_movable", "last_token_at")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.is_blocked = False
+        """Whether it waits for a client that reads slowly, which says nothing about the replica."""
+        self.last_token_at = 0.0
+        """0 before the first token."""
+        self.is_movable = False
+        """Whether it can go on elsewhere."""
+
+
+def _nobody_cares() -> None:
+    """Of a replica that belongs to no tier."""
+
+
+class Replica:
+    """One replica, live. Satisfies `ReplicaView`."""
+
+    def __init__(
+        self, place: Place, breaker: Breaker, changed: Callable[[], None], limit: Limit | None = None
+    ) -> None:
+        self.place, self.breaker, self._changed, self._limit = place, breaker, changed, limit
+        self._learnt_slots = None if limit is None else INITIAL
+        self.freed: Callable[[], None] = _nobody_cares
+        """Told whenever a place comes free."""
+        self._in_flight = 0
+        self.replica, self.zone = place.replica, place.zone
+        self.digest = digest(place.replica)
+        self.origin = Origin.of(place.url)
+        self.pool = ConnectionPool(self.origin)
+        self.health = Health()
+        self._probes_running = 0
+        self.ttft_s = 0.0
+        self.recent_gaps: deque[float] = deque(maxlen=16)
+        self.recent_ttfts: deque[float] = deque(maxlen=8)
+        self.gaps = DurationQuantiles()
+        self.last_token_at = 0.0
+        self.streams: set[Stream] = set()
+        self.takes_token_ids = True
+        self.max_model_len: int | None = None
+        self.ejections = 0
+        self.out_until = 0.0
+        self.not_before = 0.0
+        """Its own Retry-After, monotonic seconds."""
+        self.probe_s = 0.0
+        self.is_registered_ready = True
+        """False while the supervisor of a managed replica says that it is anything but ready."""
+        self.was_probed = asyncio.Event()
+        self.kick = asyncio.Event()
+        """Set when a probe should run at once."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have a place on it, from here."""
+        return self._in_flight
+
+    @in_flight.setter
+    def in_flight(self, count: int) -> None:
+        if count < self._in_flight:
+            self.freed()
+        self._in_flight = count
+
+    def lend(self, places: int) -> None:
+        """Gives places to the known prompt, or takes them back (negative)."""
+        self._probes_running += places
+        self.freed()
+
+    @property
+    def slots(self) -> int | None:
+        """Places for requests: as configured, or else as learnt; None is no limit. The known prompt takes one while it
+        runs, or a request would wait for it in the engine."""
+        slots = self.place.slots or self._learnt_slots
+        return None if slots is None else max(1, slots - self._probes_running)
+
+    def is_routable(self, now: float) -> bool:
+        return self.health.is_ready and now >= self.not_before and self.breaker.admits(now)
+
+    def become(self, health: Health) -> None:
+        """Takes a new health; the tier's routable list follows."""
+        if health.is_ready and not self.health.is_ready:
+            # What was measured before it left rotation says nothing about it now.
+            self.recent_gaps.clear()
+            self.recent_ttfts.clear()
+        self.health = health
+        self._changed()
+
+    def learn(self, ttft_s: float, began_at: float, now: float, *, was_dropped: bool = False) -> None:
+        """Where nobody says how many requests it takes at once, first tokens and push-backs do."""
+        if self._limit is not None and self.place.slots is None:
+            sample = Sample(began_at, now, ttft_s, self.in_flight, was_dropped)
+            self._learnt_slots = self._limit.update(sample)
+            self.freed()
+
+    def retune(self, place: Place) -> None:
+        """Takes what changed about a server that is the same."""
+        self.place, self.zone = place, place.zone
+        self._changed()
+
+    def signal(self, state: State, reason: str, now: float) -> None:
+        """Traffic showed that something is wrong: out at once, and a probe at once."""
+        self.become(after_signal(self.health, state, reason, now))
+        self.kick.set()
+
+    def back_off(self, until: float) -> None:
+        """Honours a Retry-After."""
+        self.not_before = max(self.not_before, until)
+        self._changed()
+
+    def break_streams(self, failure: str, only_movable: bool = False) -> None:
+        """Ends its exchanges now, so that their streams go on elsewhere."""
+        for stream in list(self.streams):
+            if stream.is_movable or not only_movable:
+                stream.connection.fail(ExchangeFailed(failure, f"{self.replica} was given up"))
+
+    def on_token(self, stream: Stream, now: float) -> None:
+        """A stream advanced: one read that held at least one token."""
+        if stream.last_token_at:
+            gap_s = now - stream.last_token_at
+            self.gaps.add(gap_s)
+            self.recent_gaps.append(gap_s)
+        stream.last_token_at = self.last_token_at = now
+
+    def on_first_token(self, ttft_s: float) -> None:
+        self.recent_ttfts.append(ttft_s)
+        self.ttft_s += EWMA * (ttft_s - self.ttft_s) if self.ttft_s else ttft_s

@@ -1,0 +1,176 @@
+"""One tier, live: its replicas, its queue and its speeds, and the permits that reserve places.
+
+Everything here changes synchronously, between two awaits, so that what a decision saw still holds when it reserves.
+"""
+
+import asyncio
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gateway.breakers import Outcome, Pass
+from gateway.policy.admission import may_take
+from gateway.policy.arrivals import ArrivalRates
+from gateway.policy.forecast import Forecast
+from gateway.policy.ladder import Signals
+from gateway.policy.patience import first_token_patience_s
+from gateway.policy.quantile import DurationQuantiles
+from gateway.policy.recent import Recent
+from gateway.policy.snapshot import Routable, TierView
+from gateway.queue import WaitingRoom
+from gateway.replica import EWMA, Replica
+from gateway.specs import TierSpec
+
+OFFER_AGAIN_S = 0.02
+SPEEDS_S = 0.05
+"""How old measured speeds may be in a decision."""
+
+
+class Tier:
+    """One tier, live."""
+
+    def __init__(self, spec: TierSpec) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.replicas: dict[str, Replica] = {}
+        self.room = WaitingRoom()
+        self.ttfts = DurationQuantiles()
+        self.arrivals = ArrivalRates()
+        self.recent = Recent()
+        self.signals = Signals()
+        self.pressure = 0.0
+        self.share = 1.0
+        """Of the traffic that wants this tier; the ladder says so."""
+        self.held_because = ""
+        self._admits = (1.0, 1.0, 1.0)
+        self.service_s = 0.0
+        self._deviation_s = 0.0
+        self._started_at: list[float] = []
+        self._is_offering_again = False
+        self._routable = Routable()
+        self._recheck_at = 0.0
+        self._view = TierView(spec.name, spec.has_replicas)
+        self._view_until = 0.0
+        self._patience_s = spec.slo.ttft_s
+        self._patience_until = 0.0
+
+    def changed(self) -> None:
+        """A replica's health, breaker or presence changed."""
+        self._recheck_at = self._view_until = self._patience_until = 0.0
+        self.room.poke()
+
+    def freed(self) -> None:
+        """A place has come free."""
+        self._routable.freed()
+
+    def routable(self, now: float) -> Routable:
+        """The replicas that may get requests. Cached until something changes or a back-off ends."""
+        if now >= self._recheck_at:
+            replicas = self.replicas.values()
+            self._routable = Routable(r for r in replicas if r.is_routable(now))
+            self._recheck_at = now + (0.05 if len(self._routable) < len(replicas) else 3600.0)
+        return self._routable
+
+    def view(self, now: float) -> TierView:
+        """The tier at this moment. Speeds may be a little old, the queue and the replicas never are."""
+        routable, ahead = self.routable(now), self.room.ahead()
+        view = self._view
+        if view.routable is not routable or view.queued_ahead != ahead or now >= self._view_until:
+            view = self._view = TierView(
+                name=self.name,
+                has_replicas=self.spec.has_replicas,
+                routable=routable,
+                ttft_slo_s=self.spec.slo.ttft_s,
+                queued_ahead=ahead,
+                forecast=self._forecast(),
+                outranking_per_s=self.arrivals.outranking_per_s(now),
+                ttft_s=self.ttfts.quantile(0.9) or 0.0,
+                admits=self._admits,
+                held_because=self.held_because,
+            )
+            self._view_until = now + SPEEDS_S
+        return view
+
+    def _forecast(self) -> Forecast:
+        spread = min(1.0, self._deviation_s / self.service_s) if self.service_s else 0.0
+        return Forecast(self._started_at, self.service_s, spread)
+
+    def allot(self, share: float, because: str, admits: tuple[float, float, float]) -> None:
+        """Takes the share that the ladder lets it have, as parts of critical, standard and sheddable requests."""
+        if share != self.share or admits != self._admits:
+            self.share, self.held_because, self._admits = share, because, admits
+            self._view_until = 0.0
+
+    def begin(self, now: float) -> None:
+        """A request took a slot."""
+        insort(self._started_at, now)
+
+    def end(self, since: float, now: float, is_whole: bool) -> None:
+        """The request that began at `since` gave its slot back; a whole answer tells how long one takes."""
+        del self._started_at[bisect_left(self._started_at, since)]
+        if not is_whole:
+            return
+        off_s = now - since - self.service_s if self.service_s else 0.0
+        self.service_s = self.service_s + EWMA * off_s if self.service_s else now - since
+        self._deviation_s += EWMA * (abs(off_s) - self._deviation_s)
+
+    @contextmanager
+    def probing(self, replica: Replica) -> Iterator[None]:
+        """While the known prompt runs."""
+        replica.lend(1)
+        try:
+            yield
+        finally:
+            replica.lend(-1)
+            self.offer(replica, asyncio.get_running_loop().time())
+
+    def offer(self, replica: Replica, now: float) -> None:
+        """Gives a replica's free places to who waits. What nobody may have now, as it is kept, is offered again soon."""
+        is_usable = replica.is_routable(now)
+        self.room.offer(replica, is_usable, lambda rank: may_take(self.view(now), rank, now))
+        if not self._is_offering_again and is_usable and len(self.room) and _has_place(replica):
+            self._is_offering_again = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(OFFER_AGAIN_S, self._offer_again, loop)
+
+    def _offer_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_offering_again = False
+        for replica in self.replicas.values():
+            if _has_place(replica):
+                self.offer(replica, loop.time())
+
+    def first_token_patience_s(self, now: float) -> float:
+        """How long a request may wait for its first token before it is tried elsewhere."""
+        if now >= self._patience_until:
+            self._patience_s = first_token_patience_s(self.ttfts, self.spec.slo.ttft_s)
+            self._patience_until = now + SPEEDS_S
+        return self._patience_s
+
+
+def _has_place(replica: Replica) -> bool:
+    return replica.slots is None or replica.in_flight < replica.slots
+
+
+class Permit:
+    """A reserved place on a replica. Settles once, with the outcome that the breaker and the tier then learn from."""
+
+    __slots__ = ("_pass", "_tier", "is_settled", "replica", "since")
+
+    def __init__(self, tier: Tier, replica: Replica, pass_: Pass, now: float) -> None:
+        self._tier, self.replica, self._pass, self.since = tier, replica, pass_, now
+        self.is_settled = False
+
+    def settle(self, outcome: Outcome, now: float) -> None:
+        """Gives the place back; later calls change nothing."""
+        if self.is_settled:
+            return
+        self.is_settled = True
+        replica = self.replica
+        replica.in_flight -= 1
+        replica.breaker.leave(self._pass, outcome, now)
+        if outcome in (Outcome.SUCCESS, Outcome.SLOW, Outcome.FAILURE):
+            self._tier.recent.ended(outcome is Outcome.FAILURE, now)
+        self._tier.end(self.since, now, outcome in (Outcome.SUCCESS, Outcome.SLOW))
+        if self._pass.is_probe:
+            self._tier.changed()
+        self._tier.offer(replica, now)
