@@ -172,4 +172,9 @@ def _replica_gauges(replica: Replica, labels: dict[str, str]) -> Iterator[Sample
         float(replica.in_flight),
     )
     yield "graceway_breaker_open", "0 closed, 0.5 half open, 1 open", labels, is_open
-    yield "graceway_replica_slots", "Sequences it decodes at once", labels, float(replica.place.slots or replica.slots or 0)
+    yield (
+        "graceway_replica_slots",
+        "Sequences it decodes at once",
+        labels,
+        float(replica.place.slots or replica.slots or 0),
+    )
