@@ -16,8 +16,8 @@ app = typer.Typer(
 def scaling(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy on each trace.")] = 20,
     first_seed: Annotated[
-        int, typer.Option(help="The policy's constants were chosen on seeds 0 to 9.")
-    ] = 100,
+        int, typer.Option(help="The policy's constants were chosen on seeds 0 to 11.")
+    ] = 300,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     only: Annotated[
         list[str] | None, typer.Option("--trace", help="Some of the traces; all without.")

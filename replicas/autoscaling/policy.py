@@ -4,8 +4,8 @@ Demand is counted in slots: requests that arrive a second × seconds each holds 
 rates are known, what is in flight and queued. Not the queue alone, which during a cold start grows with time
 rather than with load, and would ask for far too many replicas.
 
-- Up: in one step, to what is needed by the demand seen since it got short, once that has lasted `up_delay_s`. Short
-  is what the long window says, or, in panic, the short one: when it exceeds what runs by a factor, or when the
+- Up, once a shortage has lasted a while: to what the long window says, or, in panic, in one step to what is needed by
+  the demand seen since the shortage began. Panic is when the short window exceeds what runs by a factor, or when the
   predicted wait breaks the SLO.
 - Down: to the most that was needed in the last `down_window_s`, a share at a time, never in panic and never within
   a cold start of the last way up. Up again within a cold start of the way down only in panic.
@@ -61,14 +61,21 @@ class ScalingSpec:
     """Replicas beyond need that are started and not in rotation, so that a loss costs no cold start."""
     utilization: float = 0.75
     """Share of the slots that demand should take up; the rest is for its fluctuation."""
-    tolerance: float = 0.02
+    tolerance: float = 0.01
     """Demand may exceed that share by this much before a replica is added: noise is no reason."""
+    turn_tolerance: float = 0.08
+    """The same after a way down: to turn round takes better evidence than to go on."""
+    down_margin: float = 0.04
+    """A replica goes only when the others would have this much more than the demand, so that noise brings none back."""
     wait_slo_s: float = 1.0
     up_delay_s: float = 5.0
+    """For which a shortage must last in panic."""
+    calm_delay_s: float = 10.0
+    """And for which it must last by the long window: a slow rise can wait that long, noise seldom lasts it."""
     window_s: float = 45.0
     panic_window_s: float = 6.0
     panic_factor: float = 1.5
-    down_window_s: float = 240.0
+    down_window_s: float = 210.0
     down_share: float = 0.5
     """Of what is superfluous, at most this much goes in one decision."""
     to_zero_after_s: float = 300.0
@@ -119,9 +126,10 @@ def decide(
     if is_panic := _is_panic(load, fleet, spec, seen, now):
         seen = replace(seen, panic_until=now + spec.window_s)
     needed = _needed(load, fleet, spec, seen, now)
-    seen = replace(seen, needs=_with_need(seen.needs, needed, now, spec.down_window_s))
+    to_keep = max(needed, _to_keep(serving, fleet, spec, seen, now))
+    seen = replace(seen, needs=_with_need(seen.needs, to_keep, now, spec.down_window_s))
     if needed > serving or is_panic:
-        return _up(load, serving, fleet, spec, seen, now, is_panic)
+        return _up(load, needed, fleet, spec, seen, now, is_panic)
     return _down(serving, fleet, spec, replace(seen, short_since=None), now)
 
 
@@ -171,9 +179,20 @@ def _needed(load: Load, fleet: Fleet, spec: ScalingSpec, seen: ScalingState, now
     slots = _mean(seen.samples, now - spec.window_s)
     serving = fleet.target - spec.standbys
     by_demand = _replicas_for(slots, fleet, spec)
-    if by_demand > serving and _replicas_for(slots / (1 + spec.tolerance), fleet, spec) <= serving:
+    tolerance = spec.turn_tolerance if _went_down_last(seen) else spec.tolerance
+    if by_demand > serving and _replicas_for(slots / (1 + tolerance), fleet, spec) <= serving:
         by_demand = serving
     return _bounded(max(by_demand, least), spec)
+
+
+def _went_down_last(seen: ScalingState) -> bool:
+    return seen.last_down_at is not None and seen.last_down_at > (seen.last_up_at or 0.0)
+
+
+def _to_keep(serving: int, fleet: Fleet, spec: ScalingSpec, seen: ScalingState, now: float) -> int:
+    """Replicas below which the tier should not go; never more than there are."""
+    slots = _mean(seen.samples, now - spec.window_s) * (1 + spec.down_margin)
+    return min(serving, _bounded(_replicas_for(slots, fleet, spec), spec))
 
 
 def _bounded(replicas: int, spec: ScalingSpec) -> int:
@@ -188,18 +207,20 @@ def _with_need(
 
 
 def _up(
-    load: Load, serving: int, fleet: Fleet, spec: ScalingSpec, seen: ScalingState, now: float, is_panic: bool
+    load: Load, needed: int, fleet: Fleet, spec: ScalingSpec, seen: ScalingState, now: float, is_panic: bool
 ) -> ScalingDecision:
+    serving = max(0, fleet.target - spec.standbys)
     since = now if seen.short_since is None else seen.short_since
     seen = replace(seen, short_since=since)
-    by_new_demand = _replicas_for(_mean(seen.samples, since - _EPSILON_S), fleet, spec)
-    needed = max(seen.needs[-1][1], _bounded(by_new_demand, spec))
+    if is_panic:
+        by_new_demand = _replicas_for(_mean(seen.samples, since - _EPSILON_S), fleet, spec)
+        needed = max(needed, _bounded(by_new_demand, spec))
     if is_panic and needed <= serving and fleet.running >= fleet.target:
         # Everything runs and requests still wait too long: the rates are wrong, the wait isn't.
         needed = _bounded(serving + 1, spec)
     if needed <= serving:
         return _decision(serving, "what is needed is already starting", spec, seen)
-    if serving > 0 and now - since < spec.up_delay_s:
+    if serving > 0 and now - since < (spec.up_delay_s if is_panic else spec.calm_delay_s):
         return _decision(serving, f"{needed} needed for {now - since:.1f} s: not yet", spec, seen)
     if not is_panic and serving > 0 and _is_within(seen.last_down_at, fleet.cold_start_s, now):
         return _decision(serving, f"{needed} needed, but just went down: hold", spec, seen)

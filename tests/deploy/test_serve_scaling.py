@@ -86,8 +86,8 @@ def test_a_step_goes_through_serve_in_one_decision(controller: Controller) -> No
 def test_what_the_policy_remembers_survives_between_calls(controller: Controller) -> None:
     controller.run(60, load(12))
     controller.run(60, load(48))
-    assert controller.run(239, load(6)) == [8]
-    assert controller.run(120, load(6))[-1] == 1
+    assert controller.run(209, load(5)) == [8]
+    assert controller.run(120, load(5))[-1] == 1
 
 
 def test_no_report_and_an_old_report_hold(controller: Controller) -> None:

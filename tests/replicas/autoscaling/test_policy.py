@@ -56,8 +56,8 @@ def test_a_step_of_four_reaches_its_target_in_one_decision_after_the_delay() -> 
 
 @pytest.mark.parametrize(
     ("slots", "replicas"),
-    # 8 slots × 0.75 = 6 a replica, and 2 % more before there is another.
-    [(0.0, 1), (6.0, 1), (6.1, 1), (6.2, 2), (12.0, 2), (12.3, 3), (90.0, 15), (96.0, 16), (500.0, 16)],
+    # 8 slots × 0.75 = 6 a replica, and 1 % more before there is another.
+    [(0.0, 1), (6.0, 1), (6.05, 1), (6.1, 2), (12.0, 2), (12.2, 3), (90.0, 15), (96.0, 16), (500.0, 16)],
 )
 def test_enough_for_the_demand_within_the_bounds(slots: float, replicas: int) -> None:
     tier = Tier(1)
@@ -70,11 +70,27 @@ def test_noise_around_a_full_house_adds_nothing() -> None:
     assert tier.run(600, lambda now: demand(12 + (2.0 if now % 2 else -2.0), now)) == [2]
 
 
+def test_turning_round_takes_more_than_going_on() -> None:
+    tier = Tier(3)
+    tier.run(600, steady(11.4))
+    assert tier.target == 2
+    assert tier.run(300, steady(12.8)) == [2]
+    assert tier.run(300, steady(13.2)) == [2, 3]
+    assert tier.run(300, steady(18.3)) == [3, 4]
+
+
+def test_a_replica_stays_while_the_others_would_be_full() -> None:
+    tier = Tier(3)
+    assert tier.run(600, steady(11.9)) == [3]
+    assert tier.run(600, steady(11.4)) == [3, 2]
+    assert tier.run(600, steady(11.9)) == [2]
+
+
 def test_down_is_slow_and_by_shares() -> None:
     tier = Tier(8)
     tier.run(300, steady(48))
-    assert tier.run(239, steady(6)) == [8]
-    went = tier.run(120, steady(6))
+    assert tier.run(239, steady(5.7)) == [8]
+    went = tier.run(120, steady(5.7))
     assert went == sorted(went, reverse=True)
     assert went[1] >= 4
     assert went[-1] == 1
@@ -202,7 +218,7 @@ def reversals(targets: Iterable[int]) -> int:
 
 def test_one_step_up_and_back_is_one_reversal() -> None:
     tier = Tier(2)
-    targets = [*tier.run(300, steady(12)), *tier.run(600, steady(48)), *tier.run(900, steady(12))]
+    targets = [*tier.run(300, steady(11.5)), *tier.run(600, steady(48)), *tier.run(900, steady(11.5))]
     changes = [t for before, t in zip([None, *targets], targets, strict=False) if t != before]
     assert changes[0] == changes[-1] == 2
     assert max(changes) == 8
