@@ -45,7 +45,7 @@ def mig(
         raise _failed(error, EXIT_WRONG_FILE) from None
     except (NoPlan, NoTransition, NvmlUnavailable) as error:
         raise _failed(error, EXIT_NO_PLAN) from None
-    Console().print(plan_mig.as_table(made))
+    Console().print(plan_mig.as_table(made, steps))
     typer.echo(plan_mig.summary(made, spec, made.geometry))
     typer.echo(f"{steps.disturbed} running replicas disturbed, {steps.destroyed} slices destroyed. Commands:")
     for line in nvidia_smi(steps):

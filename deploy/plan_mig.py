@@ -27,7 +27,7 @@ from replicas.mig.geometry import GIB, Geometry, UnknownProfile, geometry_of
 from replicas.mig.layout import Placement
 from replicas.mig.need import Need, Reach, Slo, UnknownModel, config_of, kv_bytes_per_token, weight_bytes
 from replicas.mig.planner import Plan, plan
-from replicas.mig.transition import Standing
+from replicas.mig.transition import Standing, Transition
 
 Tokens = Annotated[int, Field(ge=1)]
 
@@ -157,19 +157,24 @@ def standing_on(gpus: Sequence[Gpu], path: Path) -> list[list[Standing]]:
     ]
 
 
-def as_table(made: Plan) -> Table:
-    """For a terminal: a row for each slice."""
-    table = Table("GPU", "slice", "model", "slots", "KV tokens", "weight")
-    for gpu, assigned in enumerate(made.gpus):
-        for index, slice_ in enumerate(assigned):
+def as_table(made: Plan, steps: Transition) -> Table:
+    """For a terminal: a row for each slice, on the GPU where it ends up."""
+    carries = {(a.model, a.placement.profile): a.capacity for gpu in made.gpus for a in gpu}
+    table = Table("GPU", "slice", "", "model", "slots", "KV tokens", "weight")
+    for gpu in steps.gpus:
+        kept = {w.placement for w in gpu.kept}
+        slices = sorted((*gpu.kept, *gpu.created), key=lambda w: w.placement)
+        for index, slice_ in enumerate(slices):
+            capacity = carries[slice_.model, slice_.placement.profile]
             table.add_row(
-                str(gpu) if index == 0 else "",
+                str(gpu.gpu) if index == 0 else "",
                 str(slice_.placement),
+                "stays" if slice_.placement in kept else "new",
                 slice_.model,
-                str(slice_.capacity.slots),
-                f"{slice_.capacity.kv_tokens:,}",
-                f"{slice_.capacity.weight:.0f}",
-                end_section=index == len(assigned) - 1,
+                str(capacity.slots),
+                f"{capacity.kv_tokens:,}",
+                f"{capacity.weight:.0f}",
+                end_section=index == len(slices) - 1,
             )
     return table
 

@@ -175,10 +175,12 @@ class _Search:
     ) -> tuple[npt.NDArray[np.int64], list[frozenset[int] | None]]:
         """Each way to treat one GPU: its vector, and the indices that stay."""
         mine = [i for i, s in enumerate(standing) if (s.model or "", s.placement.profile) in self._classes]
-        found: dict[tuple[int, ...], frozenset[int] | None] = {(0,) * (len(self._classes) + 7): None}
+        found: dict[tuple[int, ...], frozenset[int] | None] = {}
         for size in range(len(mine) + 1):
             for stay in combinations(mine, size):
                 found.setdefault(self._vector(geometry, [standing[i] for i in stay]), frozenset(stay))
+        # Last, so that of equal ways the one that uses the first GPUs is found.
+        found[(0,) * (len(self._classes) + 7)] = None
         return np.array(list(found), dtype=np.int64), list(found.values())
 
     def _vector(self, geometry: Geometry, stay: Sequence[Standing]) -> tuple[int, ...]:

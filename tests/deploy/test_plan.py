@@ -254,6 +254,8 @@ current:
     assert "on 1 of 8 × H200-141GB" in result.output
     assert "0 running replicas disturbed" in result.output
     assert "nvidia-smi mig -i 0 -cgi " in result.output
+    assert "stays" in result.output
+    assert "-i 1 " not in result.output
     parted = graceway("mig", file, "--mig-parted")
     assert parted.output.startswith("version: v1\nmig-configs:\n  graceway:\n    - devices: [0]")
 
