@@ -57,3 +57,24 @@ def mig_plans(
         f"{found.cases} sets of 1 to 4 models on {gpus} × H200, {found.planned} of them can be carried: "
         f"p50 {found.p50_s * 1e3:.1f} ms, p99 {found.p99_s * 1e3:.1f} ms, worst {found.worst_s * 1e3:.1f} ms"
     )
+
+
+@app.command()
+def decision() -> None:
+    """Time one decision over sizes of fleets and numbers of sessions."""
+    from deploy.bench_decision import run
+
+    for line in run():
+        typer.echo(line)
+
+
+@app.command()
+def shed() -> None:
+    """Time a refusal's decision; fails when its p99 is over the claim."""
+    from deploy.bench_shed import run
+
+    lines, holds = run()
+    for line in lines:
+        typer.echo(line)
+    if not holds:
+        raise typer.Exit(EXIT_CLAIM_FAILED)
