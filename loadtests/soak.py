@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import random
 import sys
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import aiohttp
 import orjson
 import psutil
 
-from loadtests.client import Question, Record, ask
+from loadtests.client import Question, Record, ask, complaint
 from loadtests.drill_plan import QUICK_HEALTH, Mix
 from loadtests.drill_run import scraped
 from loadtests.ending import run_to_end
@@ -36,6 +36,7 @@ RSS_MORE_BYTES, RSS_SHARE = 15e6, 0.1
 FDS_MORE, TASKS_MORE = 48, 40
 """What may come and go with the load of a moment: connections that are kept, streams that run."""
 WHOLE_SHARE = 0.98
+KEPT, LOG_LINES = 50, 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,12 @@ class Sample:
 class Tally:
     """What became of the requests. Records are not kept: a soak that grows itself finds leaks everywhere."""
 
+    begun_at: float
     judgements: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     repeated: int = 0
+    complaints: deque[dict[str, object]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def take(self, record: Record) -> None:
         judgement = judged(record, "tokens")
@@ -64,6 +67,7 @@ class Tally:
             difference = record.difference()
             self.lost += difference.lost
             self.repeated += difference.repeated
+            self.complaints.append({"why": judgement.why, **complaint(record, self.begun_at)})
 
     @property
     def whole_share(self) -> float:
@@ -84,6 +88,10 @@ class Report:
     tasks: Growth
     at_rest: dict[str, float]
     misses: list[str]
+    complaints: list[dict[str, object]]
+    """The last requests that failed."""
+    log: list[str]
+    """The gateway's last words."""
 
     def text(self) -> str:
         rss = self.rss_bytes
@@ -107,10 +115,10 @@ def _counts(counts: dict[str, int]) -> str:
 
 async def soak(minutes: float, rate_per_s: float, seed: int) -> tuple[Report, list[Sample]]:
     """The whole of it, on a fleet of its own."""
-    tally = Tally()
     async with running(PLAN) as fleet, aiohttp.ClientSession() as http:
         samples = [await _sample(http, fleet, 0.0)]
         begun_at = asyncio.get_running_loop().time()
+        tally = Tally(begun_at)
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(_watch(http, fleet, begun_at, samples))
             breaking = group.create_task(_break(fleet, random.Random(seed), tally))
@@ -119,7 +127,8 @@ async def soak(minutes: float, rate_per_s: float, seed: int) -> tuple[Report, li
             watching.cancel()
         at_rest = await _at_rest(http, fleet)
         last = await _sample(http, fleet, asyncio.get_running_loop().time() - begun_at)
-        return _report(minutes, tally, samples, samples[0], last, at_rest), samples
+        log = fleet.fronts[0].output[-LOG_LINES:]
+        return _report(minutes, tally, samples, samples[0], last, at_rest, log), samples
 
 
 async def _load(fleet: Fleet, seconds: float, rate_per_s: float, rng: random.Random, tally: Tally) -> None:
@@ -196,6 +205,7 @@ def _report(
     first: Sample,
     last: Sample,
     at_rest: dict[str, float],
+    log: list[str],
 ) -> Report:
     rss = growth([(s.at_s, s.rss_bytes) for s in samples])
     fds = growth([(s.at_s, s.fds) for s in samples])
@@ -209,7 +219,9 @@ def _report(
         "something is still counted at rest": any(at_rest.values()),
         f"{tally.lost} tokens lost, {tally.repeated} repeated": bool(tally.lost or tally.repeated),
         "wrong answers": bool(tally.judgements["failed divergent"]),
-        "answers that just stop": bool(tally.judgements["failed silent end"]),
+        "answers that just stop": bool(
+            tally.judgements["failed silent end"] + tally.judgements["failed cut"]
+        ),
         f"only {tally.whole_share:.1%} whole, wanted {WHOLE_SHARE:.0%}": tally.whole_share < WHOLE_SHARE,
     }
     misses = [what for what, is_found in found.items() if is_found]
@@ -220,7 +232,9 @@ def _report(
         "tasks (before)": first.tasks,
         "tasks": last.tasks,
     }
-    return Report(minutes, judgements, faults, rss, fds, tasks, at_rest | more, misses)
+    return Report(
+        minutes, judgements, faults, rss, fds, tasks, at_rest | more, misses, list(tally.complaints), log
+    )
 
 
 async def _run(arguments: argparse.Namespace) -> int:

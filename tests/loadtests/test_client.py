@@ -130,6 +130,14 @@ async def test_a_client_leaves_when_it_was_told_to(engine: EngineProcess) -> Non
     assert len(record.token_times) == 5
 
 
+async def test_a_client_that_leaves_among_tokens_that_came_together_is_not_cut() -> None:
+    async with EngineProcess(slots=8, token_ms=0) as engine:
+        questions = [Question(QUESTION.messages, 3000, leaves_after_tokens=5) for _ in range(20)]
+        records = [await ask(engine.url, "m", question, now()) for question in questions]
+    assert {record.failure for record in records} == {"left"}
+    assert any(len(record.token_times) > 5 for record in records)
+
+
 def test_poisson_keeps_its_rate() -> None:
     times = poisson(50.0, 100.0, random.Random(1))
     assert len(times) == pytest.approx(5000, rel=0.05)

@@ -38,7 +38,7 @@ def test_the_slope_is_per_hour() -> None:
 
 
 def test_a_tally_counts_by_judgement() -> None:
-    tally = Tally()
+    tally = Tally(0.0)
     question = Question(({"role": "user", "content": "x"},), 3)
     for failure in ("cut", "left"):
         tally.take(Record(0.0, question, failure=failure, status=200))
@@ -46,6 +46,7 @@ def test_a_tally_counts_by_judgement() -> None:
     tally.take(refused)
     assert tally.judgements == {"failed cut": 1, "left": 1, "shed deadline": 1}
     assert tally.whole_share == 0.0
+    assert [one["why"] for one in tally.complaints] == ["cut"]
 
 
 async def test_a_short_soak_ends_at_rest_and_tells_what_it_saw() -> None:
