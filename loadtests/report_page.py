@@ -13,7 +13,7 @@ td, th { border: 1px solid #ccc; padding: 2px 8px; text-align: right }
 td:first-child, th:first-child, td:last-child { text-align: left }
 svg { display: block; margin: 1rem 0; max-width: 100% } code { background: #f3f4f6 } .missed { color: #b91c1c }
 """
-GAP_MOST_S = 2.0
+GAP_MOST_S = 0.5
 
 
 def page(runs: Runs) -> str:

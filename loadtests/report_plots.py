@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 260, 56, 34, 26, 120
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 280, 56, 34, 46, 120
 COLORS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed")
 Points = Sequence[tuple[float, float]]
 
@@ -87,7 +87,7 @@ def _framed(
         _text(LEFT, 14, title, "start", bold=True),
         f'<path d="M{LEFT} {TOP}V{floor}H{right}" fill="none" stroke="#555"/>',
         *(_tick(axes, share) for share in (0.0, 0.5, 1.0)),
-        _text(8, TOP - 4, y, "start"),
+        _text(LEFT, 30, y, "start"),
     ]
     if has_x:
         parts += [_text(LEFT, floor + 14, f"{axes.x_least:.4g}", "middle")]
