@@ -229,7 +229,12 @@ class Gateway:
             model.ledger.refused(request, shed)
             await reply.refuse(shed, request.request_id)
             return
-        used_tokens = await model.pipeline.answer(request, reply)
+        try:
+            used_tokens = await model.pipeline.answer(request, reply)
+        except Exception:
+            # Not for a client that left: what it had generated is not known here, so its estimate stands.
+            self.callers.settle(request, 0, time())
+            raise
         self.callers.settle(request, used_tokens, time())
 
     # what it shows

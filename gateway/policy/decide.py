@@ -134,14 +134,10 @@ def _consider(
     if not tier.has_replicas:
         tried = any(a.tier == tier.name for a in attempts)
         return Skip("no_tier") if tried else Serve(tier.name, None, "")
-    if (
-        not attempts
-        and route.needs_free_slot
-        and tier.routable.is_full()
-        and not snapshot.bindings.get(tier.name)
-    ):
+    if not attempts and route.needs_free_slot and tier.routable.is_full():
         # The same as below, in a fraction of the time: what overload asks of a gateway all the time.
-        return queue_place(tier, facts, _has_replicas(below), now)
+        place = queue_place(tier, facts, _has_replicas(below), now)
+        return _beside_its_state(place, tier, facts, snapshot, now)
     tries = sum(bool(a.replica) for a in attempts)
     if tries and (not snapshot.may_retry or tries >= limits.max_attempts):
         return Skip(_last_failure(tier, attempts))
@@ -155,6 +151,17 @@ def _consider(
     if replica is not None and (snapshot.promised == tier.name or may_take(tier, RANK[facts.priority], now)):
         return Serve(tier.name, replica, "")
     return queue_place(tier, facts, _has_replicas(below), now)
+
+
+def _beside_its_state(
+    place: Wait | Skip, tier: TierView, facts: Facts, snapshot: Snapshot, now: float
+) -> Wait | Skip:
+    """A place in the queue, for a while at the session's own replica. Who has no place waits for nothing."""
+    bound = snapshot.bindings.get(tier.name, "") if facts.session else ""
+    until = facts.arrived_at + AFFINITY_WAIT_SHARE * tier.ttft_slo_s
+    if isinstance(place, Skip) or tier.routable.named(bound) is None or now >= until:
+        return place
+    return replace(place, until=min(place.until, until), replica=bound)
 
 
 def _has_replicas(tiers: Sequence[TierView]) -> bool:
