@@ -431,9 +431,10 @@ async def test_a_stream_that_cannot_go_on_says_so(engines: Engines, config: Path
         await engine.fault(kind="cut", after_tokens=15)
     # A replica that left rotation stays out for longer than a broken stream waits for it.
     slow_to_trust = {"up_after": 50}
-    async with serving_grpc(
-        config, tier("primary", *engines[:2], probe=None), health=slow_to_trust
-    ) as (_, api):
+    async with serving_grpc(config, tier("primary", *engines[:2], probe=None), health=slow_to_trust) as (
+        _,
+        api,
+    ):
         pairs = await collect(api, asks(question))
         assert question.expected.text.startswith("".join(text_of(r) for r, e in pairs if not e))
         error = pairs[-1][1]
