@@ -49,6 +49,7 @@ def test_a_tally_counts_by_judgement() -> None:
     assert [one["why"] for one in tally.complaints] == ["cut"]
 
 
+@pytest.mark.slow
 async def test_a_short_soak_ends_at_rest_and_tells_what_it_saw() -> None:
     report, seen = await soak(0.2, 10.0, seed=3)
     assert report.judgements["whole"] > 50
