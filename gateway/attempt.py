@@ -188,7 +188,10 @@ class Attempts:
         self.fleet.prefixes.add(replica.replica, course.facts.prefix)
         if course.seam is None:
             self.ledger.first_token(tier, now - course.facts.arrived_at)
-            self.fleet.tiers[tier].recent.first_token(now - course.facts.arrived_at, now)
+            # What another tier's failures cost says nothing about this one.
+            came_late = any(attempt.tier != tier for attempt in course.attempts)
+            own_s = course.ttft_s if came_late else now - course.facts.arrived_at
+            self.fleet.tiers[tier].recent.first_token(own_s, now)
 
     async def end(self, course: Course, served: Served, reply: Reply, out: list[bytes]) -> None:
         """The end of a whole answer: what is still owed, then `[DONE]`; or all of it at once."""

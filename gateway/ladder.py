@@ -8,7 +8,8 @@ from time import time
 
 from gateway.fleet import Fleet
 from gateway.overrides import Override, Overrides
-from gateway.policy.ladder import Rung, Signals, admitted, pressure, stepped
+from gateway.policy.ladder import Rung, Signals, admitted, pressure, returned, stepped
+from gateway.policy.recent import Recent
 from gateway.tier import Tier
 from state_store.protocol import StateStore
 
@@ -16,6 +17,8 @@ STEP_S = 0.5
 TOLERABLE_FAILURES = 0.5
 """Of attempts. Fewer are for retries and breakers to deal with: a tier that answers in the end is not ill."""
 TOLERABLE_LOSS = 0.75
+LOST_S = 1.0
+"""A tier that has had no replica for that long is lost: what pressed it before is over."""
 
 
 class Ladder:
@@ -25,6 +28,7 @@ class Ladder:
         self._fleet = fleet
         self._overrides = Overrides(fleet.model, store)
         self._rungs: dict[str, Rung] = {}
+        self._gone_since: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -46,13 +50,20 @@ class Ladder:
         """Looks at the signals once; `now` is monotonic, `wall` the same moment in Unix time."""
         for tier in self._fleet.tiers.values():
             if tier.spec.has_replicas:
+                tier.recent.forget(r.replica for r in tier.replicas.values() if r.is_out(now))
                 tier.signals = signals_of(tier, now)
                 tier.pressure, reason = pressure(tier.signals)
-                if len(tier.routable(now)) > 0:
-                    # Without a replica the tier gets nothing anyway, and should have it all as soon as one is back.
-                    rung = self._rungs.get(tier.name, Rung())
-                    self._rungs[tier.name] = stepped(rung, tier.pressure, reason, now)
+                self._step_rung(tier, reason, now)
             self._allot(tier, now, wall)
+
+    def _step_rung(self, tier: Tier, reason: str, now: float) -> None:
+        """Without a replica the tier gets nothing anyway, and should have it all as soon as one is back."""
+        rung = self._rungs.get(tier.name, Rung())
+        if len(tier.routable(now)) > 0:
+            self._gone_since.pop(tier.name, None)
+            self._rungs[tier.name] = stepped(rung, tier.pressure, reason, now)
+        elif now - self._gone_since.setdefault(tier.name, now) >= LOST_S:
+            self._rungs[tier.name], tier.recent = returned(rung), Recent()
 
     def _allot(self, tier: Tier, now: float, wall: float) -> None:
         rung, override = self._rungs.get(tier.name, Rung()), self._overrides.of(tier.name, wall)

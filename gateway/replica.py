@@ -112,6 +112,10 @@ class Replica:
     def is_routable(self, now: float) -> bool:
         return self.health.is_ready and now >= self.not_before and self.breaker.admits(now)
 
+    def is_out(self, now: float) -> bool:
+        """Whether it is held to be ill. One that is full, and pauses as it asked to, is not."""
+        return not (self.health.is_ready and self.breaker.admits(now))
+
     def become(self, health: Health) -> None:
         """Takes a new health; the tier's routable list follows."""
         if health.is_ready and not self.health.is_ready:

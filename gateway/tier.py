@@ -169,7 +169,7 @@ class Permit:
         replica.in_flight -= 1
         replica.breaker.leave(self._pass, outcome, now)
         if outcome in (Outcome.SUCCESS, Outcome.SLOW, Outcome.FAILURE):
-            self._tier.recent.ended(outcome is Outcome.FAILURE, now)
+            self._tier.recent.ended(replica.replica, outcome is Outcome.FAILURE, now)
         self._tier.end(self.since, now, outcome in (Outcome.SUCCESS, Outcome.SLOW))
         if self._pass.is_probe:
             self._tier.changed()

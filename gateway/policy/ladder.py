@@ -85,6 +85,12 @@ def stepped(rung: Rung, press: float, reason: str, now: float) -> Rung:
     return replace(rung, share=share, reason=rung.reason if share < 1.0 else "", has_risen=True, as_of=now)
 
 
+def returned(rung: Rung) -> Rung:
+    """The rung of a tier that was gone: it has all its traffic at once, for a loss says nothing about quality. What it
+    learnt in the incident stays."""
+    return Rung(relapses=rung.relapses, has_risen=rung.has_risen or rung.share < 1.0)
+
+
 def _pressed(rung: Rung, press: float, reason: str, passed_s: float, now: float) -> Rung:
     share = max(LEAST_SHARE, rung.share - DOWN_PER_S * press * passed_s)
     return Rung(share, reason, None, rung.relapses + rung.has_risen, False, now)

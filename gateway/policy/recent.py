@@ -16,7 +16,7 @@ class Recent:
     def __init__(self) -> None:
         self._ttfts: deque[tuple[float, float]] = deque(maxlen=KEPT)
         self._waits: deque[tuple[float, float]] = deque(maxlen=KEPT)
-        self._ends: deque[tuple[float, bool]] = deque(maxlen=KEPT)
+        self._ends: deque[tuple[float, bool, str]] = deque(maxlen=KEPT)
 
     def first_token(self, after_s: float, now: float) -> None:
         """A first token came, so long after the request's arrival."""
@@ -26,9 +26,15 @@ class Recent:
         """A request left the queue."""
         self._waits.append((now, for_s))
 
-    def ended(self, is_failure: bool, now: float) -> None:
+    def ended(self, replica: str, is_failure: bool, now: float) -> None:
         """An attempt ended that says something about its replica."""
-        self._ends.append((now, is_failure))
+        self._ends.append((now, is_failure, replica))
+
+    def forget(self, replicas: Iterable[str]) -> None:
+        """These are out of rotation: how they failed is no news, and says nothing about the tier without them."""
+        gone = set(replicas)
+        if gone and self._ends:
+            self._ends = deque((end for end in self._ends if end[2] not in gone), maxlen=KEPT)
 
     def ttft_p99_s(self, now: float) -> float | None:
         return _p99(value for at, value in self._ttfts if at > now - WINDOW_S)
@@ -37,7 +43,7 @@ class Recent:
         return _p99(value for at, value in self._waits if at > now - WINDOW_S)
 
     def failure_share(self, now: float) -> float | None:
-        ends = [failed for at, failed in self._ends if at > now - WINDOW_S]
+        ends = [failed for at, failed, _ in self._ends if at > now - WINDOW_S]
         return sum(ends) / len(ends) if len(ends) >= LEAST else None
 
 

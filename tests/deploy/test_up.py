@@ -264,7 +264,10 @@ def test_vllm_killed_while_idle(system: System) -> None:
     asked = time.monotonic()
     headers, _ = system.ask(max_tokens=2)
     took_s = time.monotonic() - asked
-    assert (headers["x-served-tier"], bool(headers["x-degraded"])) == ("small", True), (headers, system.lines[-20:])
+    assert (headers["x-served-tier"], bool(headers["x-degraded"])) == ("small", True), (
+        headers,
+        system.lines[-20:],
+    )
     assert took_s < 1.0
     until(lambda: system.ask()[0]["x-served-tier"] == "primary", 120.0, lambda: "\n".join(system.lines))
     assert "x-degraded" not in system.ask()[0]

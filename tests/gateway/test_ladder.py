@@ -79,6 +79,45 @@ class TestUnderPressure:
         assert best.share == 1.0
         assert served(fleet, "sheddable", NOW + 30) == {"best": 1000}
 
+    async def test_what_failed_as_it_went_down_holds_nothing_back_when_it_is_well_again(
+        self, store: MemoryStateStore
+    ) -> None:
+        """All attempts fail for two seconds before anyone knows why, then everything is gone, then everything is back."""
+        fleet = two_tiers()
+        ladder, best = Ladder(fleet, store), fleet.tiers["best"]
+        names = list(best.replicas)
+        for step in range(4):
+            now = NOW + step / 2
+            for n in range(30):
+                best.recent.ended(names[n % 2], True, now)
+                best.recent.first_token(4.0, now)
+            ladder.step(now, WALL)
+        assert best.share < 0.8
+        for replica in best.replicas.values():
+            replica.become(Health("down", "refused"))
+        for step in range(4, 8):
+            ladder.step(NOW + step / 2, WALL)
+        for replica in best.replicas.values():
+            replica.become(Health("ready"))
+        shares = []
+        for step in range(8, 20):
+            ladder.step(NOW + step / 2, WALL)
+            shares.append(best.share)
+        assert shares == [1.0] * 12
+
+    async def test_the_failures_of_one_replica_are_not_the_tiers(self, store: MemoryStateStore) -> None:
+        fleet = two_tiers()
+        ladder, best = Ladder(fleet, store), fleet.tiers["best"]
+        ill, well = best.replicas.values()
+        for _ in range(40):
+            best.recent.ended(ill.replica, True, NOW)
+        for _ in range(25):
+            best.recent.ended(well.replica, False, NOW)
+        assert signals_of(best, NOW).errors == pytest.approx(40 / 65 / 0.5)
+        ill.become(Health("down", "reset"))
+        ladder.step(NOW, WALL)
+        assert (best.signals.errors, best.share) == (0.0, 1.0)
+
     async def test_sheddable_goes_first_and_critical_stays(self, store: MemoryStateStore) -> None:
         fleet = two_tiers()
         ladder, best = Ladder(fleet, store), fleet.tiers["best"]

@@ -11,6 +11,7 @@ import pytest
 from tests.integration.client import Answer, Question, ask, assert_refused, assert_whole
 from tests.integration.conftest import Engines
 from tests.integration.rig import PATIENT, Json, RunningGateway, all_idle, serving, tier
+from tests.rig import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -144,3 +145,37 @@ class TestWhatALowerTierLeavesOut:
             assert answer.headers["x-served-tier"] == "small"
             assert "x-given-up" not in answer.headers
             assert_whole(self.question, answer)
+
+
+async def test_after_a_total_loss_the_best_tier_has_all_its_traffic_within_five_seconds(
+    engines: Engines, tmp_path: Path
+) -> None:
+    """Streams are cut, requests fail, then everything is gone; who asks goes on asking."""
+    tiers = tier("primary", *engines.primary, slots=24), tier("small", engines.small, slots=64)
+    health = {"interval_s": 0.5, "timeout_s": 1.0, "up_after": 1}
+    question, loop = Question(tokens=5), asyncio.get_running_loop()
+    async with serving(tmp_path / "c.yaml", *tiers, health=health) as gateway:
+        long = [asyncio.ensure_future(ask(gateway.url, Question(tokens=900))) for _ in range(40)]
+        await asyncio.sleep(0.4)
+        for engine in engines.primary:
+            await engine.kill()
+        for answer in await asyncio.gather(*long):
+            assert answer.status == 200
+        failed = await gateway.metric("graceway_attempts_total", tier="primary")
+        assert failed >= 40, "enough to press"
+        for engine in engines.primary:
+            await engine.restart()
+
+        async def is_back() -> bool:
+            return "ready" in [await gateway.state_of(engine) for engine in engines.primary]
+
+        await eventually(is_back)
+        since, latest, served = loop.time(), 0.0, 0
+        while served < 60:
+            answer = await ask(gateway.url, question)
+            assert_whole(question, answer)
+            is_best = answer.headers["x-served-tier"] == "primary"
+            served = served + 1 if is_best else 0
+            latest = latest if is_best else loop.time() - since
+        assert latest < 5.0
+        assert (await gateway.status())["models"]["chat"]["tiers"][0]["allotted"] == 1.0

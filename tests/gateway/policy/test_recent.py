@@ -23,7 +23,7 @@ def test_failures_are_a_share() -> None:
     recent = Recent()
     assert recent.failure_share(100.0) is None
     for n in range(40):
-        recent.ended(n % 4 == 0, 100.0)
+        recent.ended("r", n % 4 == 0, 100.0)
     assert recent.failure_share(100.0) == 0.25
 
 
@@ -31,6 +31,15 @@ def test_what_is_old_says_nothing() -> None:
     recent = Recent()
     for _ in range(50):
         recent.first_token(9.0, 100.0)
-        recent.ended(True, 100.0)
+        recent.ended("r", True, 100.0)
     now = 100.0 + WINDOW_S
     assert (recent.ttft_p99_s(now), recent.failure_share(now)) == (None, None)
+
+
+def test_failures_of_a_replica_that_is_out_are_no_news() -> None:
+    recent = Recent()
+    for n in range(60):
+        recent.ended("ill" if n % 2 else "well", bool(n % 2), 100.0)
+    assert recent.failure_share(100.0) == 0.5
+    recent.forget(["ill"])
+    assert recent.failure_share(100.0) == 0.0
