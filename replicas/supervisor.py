@@ -159,7 +159,11 @@ class Supervisor:
     async def drain(self, grace_s: float) -> bool:
         """Takes no new requests and waits up to `grace_s` for those under way. True when none is left."""
         deadline = time.monotonic() + grace_s
+        is_starting = self.state == "starting"
         self._enter("draining", "draining")
+        if is_starting:
+            # Nobody has sent it anything yet, and it could not say so: it may not answer for minutes.
+            return True
         await asyncio.sleep(min(self._patience.drain_settle_s, grace_s))
         while self.engine_pid:
             load = await self.load()

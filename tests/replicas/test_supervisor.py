@@ -301,6 +301,14 @@ async def test_drain_gives_up_at_its_grace(rig: Rig) -> None:
         await under_way
 
 
+async def test_an_engine_that_still_starts_has_nothing_to_wait_for(rig: Rig) -> None:
+    unhealthy = engine("--fault", json.dumps({"kind": "unhealthy"}))
+    supervisor = await rig.start(replica(unhealthy), MemoryStateStore())
+    await until(lambda: supervisor.engine_pid != 0)
+    async with asyncio.timeout(5.0):
+        assert await supervisor.drain(60.0)
+
+
 async def test_a_draining_replica_whose_engine_dies_is_not_restarted(rig: Rig) -> None:
     store = MemoryStateStore()
     supervisor = await rig.start(replica(), store)
