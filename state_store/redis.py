@@ -40,7 +40,7 @@ class RedisStateStore:
 
     async def get(self, group: str, key: str) -> bytes | None:
         async with self._bounded("get"):
-            value: bytes | None = await self._redis.get(_value_key(group, key))
+            value: bytes | None = await self._redis.get(value_key(group, key))
             return value
 
     async def put(
@@ -49,14 +49,14 @@ class RedisStateStore:
         now = self._now()
         ttl_ms = max(1, round(ttl_s * 1000))
         async with self._bounded("put"), self._redis.pipeline(transaction=False) as pipe:
-            pipe.set(_value_key(group, key), value, px=ttl_ms, nx=only_if_absent)
+            pipe.set(value_key(group, key), value, px=ttl_ms, nx=only_if_absent)
             pipe.zadd(_index_key(group), {key: now + ttl_s + _CLOCK_SKEW_S}, gt=True)
             pipe.zremrangebyscore(_index_key(group), "-inf", now)
             return bool((await pipe.execute())[0])
 
     async def delete(self, group: str, key: str) -> None:
         async with self._bounded("delete"), self._redis.pipeline(transaction=False) as pipe:
-            pipe.delete(_value_key(group, key))
+            pipe.delete(value_key(group, key))
             pipe.zrem(_index_key(group), key)
             await pipe.execute()
 
@@ -66,7 +66,7 @@ class RedisStateStore:
             if not members:
                 return {}
             keys = [member.decode() for member in members]
-            values = await self._redis.mget([_value_key(group, key) for key in keys])
+            values = await self._redis.mget([value_key(group, key) for key in keys])
             return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
 
     async def close(self) -> None:
@@ -107,5 +107,6 @@ def _index_key(group: str) -> str:
     return f"graceway:{{{group}}}"
 
 
-def _value_key(group: str, key: str) -> str:
+def value_key(group: str, key: str) -> str:
+    """Where a group's value lies in Redis, for those that don't go through the store."""
     return f"graceway:{{{group}}}:{key}"

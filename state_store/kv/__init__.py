@@ -1,0 +1,1 @@
+"""KV blocks in Redis: how they look as bytes, and how they get there and back fast."""
