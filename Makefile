@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help setup run test test-all check load soak report bench-overhead bench-faults bench-overload protos lock clean
+.PHONY: help setup run test test-all check fuzz load soak report bench-overhead bench-faults bench-overload protos lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -26,6 +26,9 @@ check: setup ## what must hold before a change lands
 	.venv/bin/lint-imports
 	$(PY) -m pytest -m "not slow"
 
+fuzz: setup ## the parsers under Atheris for FUZZ_SECONDS (600) in all; finds and keeps what breaks them
+	$(PY) -m fuzz
+
 load: setup ## a minute of Locust against `graceway serve` on simulated replicas
 	$(PY) -m loadtests.load
 
@@ -41,7 +44,10 @@ bench-overhead: setup ## what the gateway costs, against no gateway and vllm-rou
 bench-faults: setup ## what clients notice when a replica fails under load
 	$(PY) -m loadtests.fault_table
 
-bench-overload: setup ## the overload table on simulated replicas: 12 minutes
+bench-overfuzz: setup ## the parsers under Atheris for FUZZ_SECONDS (600) in all; finds and keeps what breaks them
+	$(PY) -m fuzz
+
+load: setup ## the overload table on simulated replicas: 12 minutes
 	$(PY) -m loadtests.overload_table
 
 protos: ## generates the messages of the gRPC surface anew

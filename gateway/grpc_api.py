@@ -219,10 +219,10 @@ class Decoding(grpc.aio.ServerInterceptor):
         call = await continuation(details)
         if details.method not in (f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ModelStreamInfer"):
             return call
-        return call._replace(request_deserializer=_decoded)
+        return call._replace(request_deserializer=decoded)
 
 
-def _decoded(data: bytes) -> pb.ModelInferRequest:
+def decoded(data: bytes) -> pb.ModelInferRequest:
     try:
         return pb.ModelInferRequest.FromString(data)
     except DecodeError:

@@ -130,6 +130,13 @@ class Journal:
         if payload == DONE:
             self.is_done = True
             return
+        try:
+            self._take_event(payload, out)
+        except orjson.JSONEncodeError as error:
+            # Reading takes deeper nesting than writing.
+            raise ExchangeFailed("malformed", f"an event that can't be passed on: {error}") from error
+
+    def _take_event(self, payload: bytes, out: list[bytes]) -> None:
         event = _event(payload)
         choices: list[Json] = event["choices"]
         if not choices:
@@ -287,7 +294,7 @@ class Journal:
             again = min(self._told_ids, len(choice["token_ids"]))
             choice["token_ids"] = choice["token_ids"][again:]
             self._told_ids -= again
-        if self.request.kind == "chat" and "delta" not in choice:
+        if self.request.kind == "chat" and choice.get("delta") is None:
             text = choice.pop("text", "")
             choice["delta"] = {"content": text} if text else {}
         elif self.request.kind == "chat":

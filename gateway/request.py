@@ -14,6 +14,9 @@ from gateway.policy.facts import Priority
 Kind = Literal["chat", "text"]
 PATHS: dict[Kind, str] = {"chat": "/v1/chat/completions", "text": "/v1/completions"}
 
+_DEEP = 200
+"""Brackets below which no body is nested too deeply to be written: orjson writes 254 levels, and reads 1024."""
+
 INEXACT_WHEN_SET = (
     "tools", "functions", "response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
     "structured_outputs", "logprobs", "top_logprobs", "prompt_logprobs", "use_beam_search", "echo", "suffix",
@@ -137,7 +140,17 @@ def _json_object(raw: bytes) -> dict[str, Any]:
         raise BadRequest(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
+    if raw.count(b"[") + raw.count(b"{") > _DEEP:
+        _check_depth(body)
     return body
+
+
+def _check_depth(body: dict[str, Any]) -> None:
+    """Reading takes deeper nesting than writing, and what goes to a replica is written anew."""
+    try:
+        orjson.dumps([[[body]]])
+    except orjson.JSONEncodeError as error:
+        raise BadRequest("the body is nested too deeply") from error
 
 
 def _check_prompt(kind: Kind, body: dict[str, Any]) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import orjson
 
 _IDS = b'"token_ids":['
+_LONGEST_ID = 9
+_ZERO = ord("0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +29,26 @@ class EventTemplate:
             return None
         text, found, token_id = payload[len(self.before) : -len(self.after)].rpartition(self.between)
         # A quote in the text may be the end of it, and of what follows nothing would be known.
-        if not found or not text or b'"' in text or b"\\" in text or not token_id.isdigit():
+        if not found or not text or b'"' in text or b"\\" in text or not _is_id(token_id):
             return None
-        return text, token_id
+        return (text, token_id) if _is_plain(text) else None
 
     def tell(self, text: bytes) -> bytes:
         """The client's frame for this text."""
         return b"data: %b%b%b\n\n" % (self.told_before, text, self.told_after)
+
+
+def _is_id(digits: bytes) -> bool:
+    """Whether it is a token id as JSON has it."""
+    return digits.isdigit() and len(digits) <= _LONGEST_ID and (len(digits) == 1 or digits[0] != _ZERO)
+
+
+def _is_plain(text: bytes) -> bool:
+    """Whether it is UTF-8 without what JSON has escaped; whatever else is rare goes the long way, too."""
+    try:
+        return text.decode().isprintable()
+    except UnicodeDecodeError:
+        return False
 
 
 def learn(payload: bytes, told: bytes, text: str) -> EventTemplate | None:
