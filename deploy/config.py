@@ -27,6 +27,7 @@ from gateway.specs import (
     Spec,
     TierSpec,
 )
+from replicas.engines import DEFAULT_SLOT_TOKENS
 
 CANNED_TEXT = "I can't answer fully right now. Please try again shortly."
 LOOPBACK = "127.0.0.1"
@@ -72,8 +73,6 @@ class Tier(TierSpec):
     gpu: float | str = 0
     """Of each replica: 0 is the CPU, a number of GPUs, or a MIG profile such as 1g.18gb."""
     scale: ScaleSpec = ScaleSpec()
-    max_model_len: Annotated[int, Field(ge=16)] | None = None
-    """Tokens of prompt and answer together; None leaves it to the engine."""
     engine_args: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Further arguments of the engine server's command line, as they are."""
     environment: dict[str, str] = Field(default_factory=dict)
@@ -85,7 +84,13 @@ class Tier(TierSpec):
         return self.backend in MANAGED
 
     def for_gateway(self) -> TierSpec:
-        return TierSpec(**{name: getattr(self, name) for name in TierSpec.model_fields})
+        """What the request path needs; its engine's window and the folder of its tokenizer stand in it where they are known."""
+        known: dict[str, object] = {}
+        if self.backend == "llamacpp" and self.max_model_len is None:
+            known["max_model_len"] = DEFAULT_SLOT_TOKENS
+        if self.backend == "vllm" and self.tokenizer is None and Path(self.model or "").is_dir():
+            known["tokenizer"] = self.model
+        return TierSpec(**{**{name: getattr(self, name) for name in TierSpec.model_fields}, **known})
 
 
 class Model(Spec):

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from deploy.yaml_lines import Document, Place, Plain, Problem
 from gateway.policy.route import resolve
+from replicas.model_tokens import ModelTokens
 
 _NEEDS = {
     "openai": {
@@ -112,9 +113,16 @@ def _tier_faults(place: Place, tier: dict[str, Plain]) -> Iterator[Fault]:
             yield (*place, key), f"a tier with backend {backend} needs '{key}'", mend
     if isinstance(tier.get("text"), str) and not str(tier["text"]).strip():
         yield (*place, "text"), "the text is empty", "Write what clients are told, or remove `text`"
+    yield from _tokenizer_faults(place, tier.get("tokenizer"))
     yield from _replica_faults(place, tier.get("replicas"))
     yield from _scale_faults(place, tier.get("scale"))
     yield from _gpu_faults(place, tier.get("gpu"))
+
+
+def _tokenizer_faults(place: Place, tokenizer: Plain) -> Iterator[Fault]:
+    if isinstance(tokenizer, str) and not ModelTokens(tokenizer).is_there:
+        mend = "Name the model's folder, or its tokenizer.json"
+        yield (*place, "tokenizer"), f"there is no tokenizer.json at '{tokenizer}'", mend
 
 
 def _replica_faults(place: Place, replicas: Plain) -> Iterator[Fault]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from deploy.config import Config, Model, Tier
 
-_ENGINE_ONLY = ("slots", "limit", "slo", "gives_up", "probe")
-_MANAGED_ONLY = ("model", "gpu", "scale", "max_model_len", "engine_args", "environment")
+_ENGINE_ONLY = ("slots", "limit", "slo", "gives_up", "probe", "max_model_len", "tokenizer")
+_MANAGED_ONLY = ("model", "gpu", "scale", "engine_args", "environment")
 _REPLICA_ONLY = ("served_model", "replicas", "api_key")
 _NEVER_APPLY: dict[str, tuple[str, ...]] = {
     "openai": (*_MANAGED_ONLY, "text", "max_age_s"),
@@ -51,7 +51,21 @@ def _means(tier: Tier) -> str:
         else f"{tier.model} on {tier.backend}"
     )
     promise = f"first token in {tier.slo.ttft_s:g} s, then one each {tier.slo.itl_s:g} s"
-    return f"{who}{_hardware(tier)}; {_capacity(tier)}; promises {promise}"
+    return f"{who}{_hardware(tier)}; {_capacity(tier)}; promises {promise}{_leaves_out(tier)}"
+
+
+def _leaves_out(tier: Tier) -> str:
+    """What a lower tier gives up, in words."""
+    given = tier.gives_up
+    window = f"{tier.max_model_len} tokens" if tier.max_model_len else "what its engine tells"
+    out = [
+        f"answers beyond {given.max_tokens} tokens" if given.max_tokens else "",
+        f"choices beyond {given.n}" if given.n else "",
+        "log probabilities" if given.logprobs else "",
+        f"the oldest turns beyond its window ({window})" if given.context else "",
+    ]
+    told = ", ".join(filter(None, out))
+    return f"; leaves out {told}" if told else ""
 
 
 def _hardware(tier: Tier) -> str:
@@ -79,6 +93,7 @@ def _warnings(config: Config) -> Iterator[str]:
         yield from _out_of_order(name, model)
         for tier in model.tiers:
             yield from _idle_knobs(name, tier)
+            yield from _idle_window(name, tier)
     yield from _idle_sections(config)
 
 
@@ -102,6 +117,14 @@ def _idle_knobs(name: str, tier: Tier) -> Iterator[str]:
     for knob in _NEVER_APPLY[tier.backend]:
         if knob in tier.model_fields_set:
             yield f"{name}/{tier.name}: '{knob}' never applies to backend {tier.backend}. Remove it"
+
+
+def _idle_window(name: str, tier: Tier) -> Iterator[str]:
+    """What is only of use to count turns."""
+    knobs = ("tokenizer",) if tier.is_managed else ("tokenizer", "max_model_len")
+    for knob in knobs if tier.has_replicas and not tier.gives_up.context else ():
+        if knob in tier.model_fields_set:
+            yield f"{name}/{tier.name}: '{knob}' never applies without 'gives_up: {{context: true}}'. Add that, or remove it"
 
 
 def _idle_sections(config: Config) -> Iterator[str]:

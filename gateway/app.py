@@ -18,6 +18,7 @@ from fallback_models.canned import CannedText
 from gateway.attempt import Attempts
 from gateway.callers import Callers
 from gateway.chronicle import Chronicle, Look
+from gateway.context import ContextWindow
 from gateway.errors import ModelNotFound
 from gateway.events import EventLog, breaker_text, health_text
 from gateway.fleet import Fleet
@@ -104,6 +105,7 @@ class _Served:
                 own[tier.name] = CannedText(tier.text or "")
             elif tier.backend == "cache":
                 own[tier.name] = self.attempts.cache = AnswerCache(self.store, tier.max_age_s)
+        self.attempts.windows = {t.name: ContextWindow(t) for t in model.tiers if t.gives_up.context}
         self.pipeline.own = own
         self.pipeline.route = route_of(spec.routing.filters, spec.routing.scorers, spec.routing.picker)
         self.pipeline.limits = Limits(spec.retry.max_attempts)

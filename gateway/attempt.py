@@ -1,12 +1,13 @@
 """One attempt on a reserved replica: dispatch, stream, settle; and what is learnt from how it ended."""
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field, replace
 
 from fallback_models.answer import Answer
 from fallback_models.cache import AnswerCache, is_deterministic
 from gateway.breakers import Outcome
+from gateway.context import ContextWindow, TooLong
 from gateway.course import Course
 from gateway.detokenize import detokenize
 from gateway.dispatch import Exchange, Patience, PushedBack, Rejected, Take, TokenIdsRefused, outcome_of
@@ -32,6 +33,9 @@ BACKPRESSURE_S = 0.5
 GONE_AT_ONCE = frozenset({"refused", "unreachable", "reset", "cut"})
 """Failures after which a replica is out until a probe says otherwise."""
 
+DECLINED = frozenset({"context"})
+"""Why a tier does not answer a request, though its replicas could be asked."""
+
 Verdict = bool | Shed
 """True: the client has its answer. False: decide again. A refusal: nothing more can be tried."""
 
@@ -44,6 +48,8 @@ class Attempts:
     sessions: Sessions
     ledger: Ledger
     budget: RetryBudget
+    windows: Mapping[str, ContextWindow] = field(default_factory=dict)
+    """Of the tiers that leave out what does not fit."""
     cache: AnswerCache | None = None
     """Where complete answers of the best tier are remembered."""
 
@@ -58,8 +64,9 @@ class Attempts:
             best = next(iter(self.fleet.tiers))
             spec = self.fleet.tiers[decision.tier].spec
             course.cover(None if decision.tier == best else spec.gives_up)
-        served = served_by(self.fleet, course, decision, permit.replica.replica)
         try:
+            await self._narrow(course, decision.tier, permit.replica)
+            served = served_by(self.fleet, course, decision, permit.replica.replica)
             await self._dispatch(course, decision, permit.replica, served, reply)
             outcome, result = self._succeeded(course, served, permit), "success"
         except Rejected as rejected:
@@ -73,10 +80,26 @@ class Attempts:
             return False
         finally:
             permit.settle(outcome, loop.time())
-            self.ledger.attempt(
-                decision.tier, permit.replica.replica, result, course.journal.tokens - tokens_before
-            )
+            if result not in DECLINED:
+                self.ledger.attempt(
+                    decision.tier, permit.replica.replica, result, course.journal.tokens - tokens_before
+                )
         return True
+
+    async def _narrow(self, course: Course, tier: str, replica: Replica) -> None:
+        """Leaves out of a request what the tier's window does not hold.
+
+        Raises:
+            TooLong: nothing of it would be left.
+        """
+        window = self.windows.get(tier)
+        if window is None or course.has_begun or tier == course.first_tier:
+            return
+        try:
+            course.leave_out(*await window.fit(course.request, replica))
+        except TooLong as too_long:
+            course.too_long = too_long
+            raise
 
     async def _rejected(self, course: Course, served: Served, rejected: Rejected, reply: Reply) -> Verdict:
         """The replica's 4xx is the client's answer; unless it is about a continuation, which no client ever sent."""
@@ -116,11 +139,27 @@ class Attempts:
         course.journal.rewind()
         held = await _held_text(course.journal, replica)
         try:
-            return next_leg(course.journal, _target(tier, replica), course.first_tier, held)
+            leg = next_leg(course.journal, _target(tier, replica), course.first_tier, held)
+            return await self._fitted(course, leg, tier, replica)
         except CannotContinue:
             if course.has_begun:
                 raise
             return None
+
+    async def _fitted(self, course: Course, leg: Leg, tier: str, replica: Replica) -> Leg:
+        """The leg as another tier's window holds it.
+
+        Raises:
+            TooLong
+        """
+        window = self.windows.get(tier)
+        if window is not None and leg.is_splice:
+            size_bytes = course.request.size_bytes + len(course.journal.said.encode())
+            whole = replace(course.request, body=leg.body, size_bytes=size_bytes)
+            fitted, leg.given_up = await window.fit(whole, replica)
+            leg.body = fitted.body
+            course.given_up = leg.given_up or course.given_up
+        return leg
 
     def _patience(self, course: Course, tier_name: str) -> Patience:
         now, deadline = asyncio.get_running_loop().time(), course.facts.deadline
@@ -240,7 +279,8 @@ class Attempts:
         if isinstance(failed, TokenIdsRefused):
             replica.takes_token_ids = False
             return
-        course.attempts.append(Attempt(decision.tier, replica.replica, failed.failure))
+        by = "" if failed.failure in DECLINED else replica.replica
+        course.attempts.append(Attempt(decision.tier, by, failed.failure))
         if course.has_begun and failed.failure != "deadline":
             course.seam = Seam(course.first_tier, now, may_change_tier=course.facts.lowest_tier > 0)
         if isinstance(failed, PushedBack):

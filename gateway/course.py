@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.context import TooLong
 from gateway.coverage import covered
 from gateway.hedge import Race
 from gateway.journal import Journal
@@ -37,6 +38,8 @@ class Course:
     """Set while a second prefill may run beside this one."""
     given_up: str = ""
     """What the tier leaves out of the request."""
+    too_long: TooLong | None = None
+    """Why the last tier that leaves turns out could not have it."""
     asked: Request = field(init=False)
     """The request as the client sent it; `request` is what the present tier answers of it."""
 
@@ -68,6 +71,12 @@ class Course:
         if given_up != self.given_up:
             self.request, self.given_up, self.journal = request, given_up, Journal(request)
 
+    def leave_out(self, request: Request, told: str) -> None:
+        """Answers what is left of the request, `told` being what is not."""
+        if told:
+            self.request, self.journal = request, Journal(request)
+            self.given_up = ", ".join(filter(None, (self.given_up, told)))
+
     def lane(self, race: Race) -> "Course":
         """The same request as one of two that race for the first token."""
         return Course(self.asked, self.facts, Journal(self.asked), self.bindings, race=race)
@@ -76,7 +85,7 @@ class Course:
         """Goes on from where a lane of a race ended."""
         self.attempts.extend(lane.attempts)
         self.journal, self.seam, self.first_tier = lane.journal, lane.seam, lane.first_tier
-        self.request, self.given_up = lane.request, lane.given_up
+        self.request, self.given_up, self.too_long = lane.request, lane.given_up, lane.too_long
         self.has_begun, self.ttft_s = lane.has_begun, lane.ttft_s
 
     async def push(self, reply: Reply, served: Served, frames: bytes) -> None:

@@ -23,6 +23,11 @@ def covered(request: Request, gives_up: GivesUp) -> tuple[Request, str]:
     return replace(request, body=body, inexact_because=inexactness(body)), ", ".join(left_out)
 
 
+def names_of(given_up: str) -> list[str]:
+    """What was left out, without how much of it."""
+    return [part.partition("=")[0] for part in given_up.split(", ")] if given_up else []
+
+
 def _shorter(body: dict[str, Any], request: Request, most: int | None) -> list[str]:
     asked = request.max_tokens
     if asked is None and request.kind == "text":

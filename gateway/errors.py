@@ -31,6 +31,12 @@ class BadRequest(ClientError):  # noqa: N818 - OpenAI's and HTTP's name for it
     """400: the request can't be understood."""
 
 
+class ContextTooLong(BadRequest):
+    """400: no tier that the caller accepts has a window for even the last turn."""
+
+    code = "context_length_exceeded"
+
+
 class Forbidden(ClientError):  # noqa: N818
     """403: not for this caller."""
 

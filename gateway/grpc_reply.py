@@ -173,6 +173,7 @@ def disclosed(served: Served) -> list[tuple[str, str]]:
         ("x-served-replica", served.replica or "gateway"),
         ("x-request-id", served.request_id),
         ("x-degraded", served.degraded),
+        ("x-given-up", served.given_up),
         ("traceparent", served.traceparent),
         ("age", "" if served.age_s is None else str(int(served.age_s))),
     ]

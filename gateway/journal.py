@@ -30,6 +30,8 @@ class Leg:
     """Whether the gateway, not the client, asked for token ids."""
     asked_usage: bool = False
     is_splice: bool = False
+    given_up: str = ""
+    """What another tier, which goes on with the answer, leaves out of the request."""
     """Whether another tier goes on, so that the seam must show."""
     stop: StopMatcher | None = None
     base_tokens: int = 0
@@ -275,6 +277,8 @@ class Journal:
             event["usage"] = self._merged(event["usage"])
         if leg.is_splice:
             event["graceway"] = {"spliced": True, "after_tokens": leg.base_tokens}
+            if leg.given_up:
+                event["graceway"]["given_up"] = leg.given_up
         return frame(_without_ids(event) if leg.asked_ids else orjson.dumps(event))
 
     def _as_first(self, event: Json) -> Json:

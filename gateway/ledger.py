@@ -3,6 +3,7 @@
 import asyncio
 
 from gateway.course import Course
+from gateway.coverage import names_of
 from gateway.policy.decision import Shed
 from gateway.request import Request
 from gateway.shares import TierShares
@@ -23,6 +24,9 @@ class Ledger:
         if degraded:
             self._telemetry.count(self._telemetry.degraded, self._model, tier, degraded)
             self._shares.degraded(degraded, now)
+        for what in names_of(course.given_up):
+            self._telemetry.count(self._telemetry.given_up, self._model, tier, what)
+            self._shares.given_up(what, now)
         if course.seam is not None:
             self._telemetry.count(self._telemetry.resumes, self._model, "resumed")
             self._shares.stream("resumed", now)

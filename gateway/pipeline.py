@@ -11,8 +11,9 @@ from random import Random
 
 from fallback_models.answer import Answerer
 from gateway.attempt import Attempts, Verdict, served_by
+from gateway.context import TooLong
 from gateway.course import Course
-from gateway.errors import BadRequest, broken_json
+from gateway.errors import BadRequest, ContextTooLong, broken_json
 from gateway.fleet import Fleet
 from gateway.hedge import Race
 from gateway.journal import Journal
@@ -201,8 +202,26 @@ class Pipeline:
         self.ledger.answered(course, course.first_tier, served.degraded)
         return True
 
+    def _with_too_long(self, course: Course, shed: Shed, too_long: TooLong) -> Shed:
+        """The refusal of a request that was too long for some tier.
+
+        Raises:
+            ContextTooLong: it is for all of them, so that nothing but a shorter one helps.
+        """
+        windows = [
+            t.window
+            for t in list(self.fleet.tiers.values())[: course.facts.lowest_tier + 1]
+            if t.spec.has_replicas
+        ]
+        if all(window is not None and too_long.needed > window for window in windows):
+            self.ledger.rejected(course, "")
+            raise ContextTooLong(str(too_long), "messages")
+        return replace(shed, detail=f"{shed.detail}; {too_long}")
+
     async def _refuse(self, course: Course, shed: Shed, reply: Reply) -> None:
         """Says no: before anything was sent as a status, afterwards as the one error event that ends the stream."""
+        if course.too_long is not None and not course.has_begun:
+            shed = self._with_too_long(course, shed, course.too_long)
         self.ledger.refused(course.request, shed, course.first_tier, is_broken=course.has_begun)
         if not course.has_begun:
             await reply.refuse(shed, course.request.request_id)

@@ -9,8 +9,9 @@ from typing import Literal
 WINDOW_S = 60
 MINUTES = 60
 
-Kind = Literal["tier", "reason", "shed", "stream"]
-"""An answer by its tier; a lower tier's answer by its reason; a refusal by its reason; a broken stream by its end."""
+Kind = Literal["tier", "reason", "shed", "stream", "given_up"]
+"""An answer by its tier; a lower tier's answer by its reason; a refusal by its reason; a broken stream by its end; an
+answer to less than was asked, by what was left out."""
 Counts = Counter[tuple[Kind, str]]
 
 
@@ -72,6 +73,10 @@ class TierShares:
     def stream(self, end: str, now: float) -> None:
         """A stream that broke, and `resumed` or was `given_up`."""
         self._count("stream", end, now)
+
+    def given_up(self, what: str, now: float) -> None:
+        """An answer to a request of which this was left out."""
+        self._count("given_up", what, now)
 
     def _count(self, kind: Kind, name: str, now: float) -> None:
         key = kind, name

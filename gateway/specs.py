@@ -50,6 +50,8 @@ class GivesUp(Spec):
     """The most choices (`n`, `best_of`)."""
     logprobs: bool = False
     """Whether log probabilities are left out."""
+    context: bool = False
+    """Whether the oldest turns are left out of a conversation that is longer than the tier's window."""
 
 
 class TierSpec(Spec):
@@ -66,6 +68,10 @@ class TierSpec(Spec):
     quality: Share = 1.0
     slo: Slo = Slo()
     gives_up: GivesUp = GivesUp()
+    max_model_len: Annotated[int, Field(ge=16)] | None = None
+    """The window: tokens of prompt and answer together. None: as the engine tells it."""
+    tokenizer: str | None = None
+    """A folder with the model's `tokenizer.json`, or that file."""
     probe: Probe | None = Probe()
     text: str | None = None
     max_age_s: Seconds = 3600.0

@@ -25,6 +25,7 @@ def model_status(fleet: Fleet, shares: TierShares, now: float) -> Json:
         "answers_60s": sum(of_kind(minute, "tier").values()),
         "degraded_60s": of_kind(minute, "reason"),
         "sheds_60s": of_kind(minute, "shed"),
+        "given_up_60s": of_kind(minute, "given_up"),
         "streams_60s": of_kind(minute, "stream"),
         "shares_1h": _hour(fleet, shares, now),
     }

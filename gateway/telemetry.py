@@ -34,6 +34,12 @@ class Telemetry:
             ("model", "tier", "reason"),
             registry=registry,
         )
+        self.given_up = Counter(
+            "graceway_given_up",
+            "Answers to less than was asked, by what was left out",
+            ("model", "tier", "what"),
+            registry=registry,
+        )
         self.shed = Counter(
             "graceway_shed", "Refusals by reason", ("model", "priority", "reason"), registry=registry
         )

@@ -54,6 +54,12 @@ class Tier:
         self._patience_s = spec.slo.ttft_s
         self._patience_until = 0.0
 
+    @property
+    def window(self) -> int | None:
+        """Tokens of prompt and answer together that some replica takes; None when nobody said."""
+        told = [r.max_model_len for r in self.replicas.values() if r.max_model_len is not None]
+        return self.spec.max_model_len or max(told, default=None)
+
     def changed(self) -> None:
         """A replica's health, breaker or presence changed."""
         self._recheck_at = self._view_until = self._patience_until = 0.0

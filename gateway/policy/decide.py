@@ -101,7 +101,7 @@ def decide_seam(
         return Shed("no_replica", 1.0, "no replica of the tier is left to go on with the stream")
     names = [t.name for t in snapshot.tiers]
     below = snapshot.tiers[names.index(seam.tier) + 1 : facts.lowest_tier + 1]
-    for lower in (t for t in below if t.has_replicas):
+    for lower in (t for t in below if t.has_replicas and not _declined(t.name, attempts)):
         lower_context = context_of(facts, lower, snapshot, attempts)
         replica = route.pick(candidates(lower_context, rng), lower_context, rng)
         if replica is not None:
@@ -138,6 +138,8 @@ def _consider(
         # The same as below, in a fraction of the time: what overload asks of a gateway all the time.
         place = queue_place(tier, facts, _has_replicas(below), now)
         return _beside_its_state(place, tier, facts, snapshot, now)
+    if attempts and (declined := _declined(tier.name, attempts)):
+        return Skip(declined)
     tries = sum(bool(a.replica) for a in attempts)
     if tries and (not snapshot.may_retry or tries >= limits.max_attempts):
         return Skip(_last_failure(tier, attempts))
@@ -162,6 +164,11 @@ def _beside_its_state(
     if isinstance(place, Skip) or tier.routable.named(bound) is None or now >= until:
         return place
     return replace(place, until=min(place.until, until), replica=bound)
+
+
+def _declined(tier: str, attempts: Sequence[Attempt]) -> str:
+    """Why the tier as a whole can't have this request, whichever replica is asked; empty when it may."""
+    return next((a.failure for a in attempts if a.tier == tier and not a.replica), "")
 
 
 def _has_replicas(tiers: Sequence[TierView]) -> bool:

@@ -50,7 +50,22 @@ def test_servers_without_slots_are_not_counted(tmp_path: Path) -> None:
     assert "2 replicas, as many at once as aimd learns" in ladder[1]
 
 
+def test_what_a_lower_tier_leaves_out(tmp_path: Path) -> None:
+    given = "gives_up: {max_tokens: 64, n: 1, logprobs: true, context: true}"
+    ladder, warnings = explained(tmp_path, BASE.replace("gpu: 1}", f"gpu: 1, max_model_len: 4096, {given}}}"))
+    assert ladder[2].endswith(
+        "leaves out answers beyond 64 tokens, choices beyond 1, log probabilities, "
+        "the oldest turns beyond its window (4096 tokens); quality 0.7"
+    )
+    assert warnings == ()
+
+
 IDLE = {
+    "window of nothing that fits": (
+        '      - {name: x, backend: openai, quality: 0, served_model: m, replicas: [{url: "http://h:3"}], '
+        "max_model_len: 512}\n",
+        "chat/x: 'max_model_len' never applies without 'gives_up: {context: true}'. Add that, or remove it",
+    ),
     "below canned": (
         "      - {name: last, backend: cache, quality: 0.0}\n",
         "chat/last is never reached: canned above it always answers. Move canned to the end",

@@ -1,0 +1,141 @@
+"""What lower tiers leave out of a request, seen by a client: which turns are gone, and that the answer says so."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from loadtests.tokens import prompt_ids
+from tests.integration.client import Question, ask, assert_refused
+from tests.integration.conftest import Engines
+from tests.integration.rig import all_idle, attempts, canned, serving, tier
+from tests.rig import EngineProcess, free_port
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+Json = dict[str, Any]
+WINDOW = 256
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def narrow() -> AsyncIterator[EngineProcess]:
+    engine = EngineProcess(name="narrow", served_model="small", token_ms=2, slots=8, max_model_len=WINDOW)
+    async with engine:
+        yield engine
+
+
+def conversation(turns: int, words: int, last: str = "And then?") -> list[Json]:
+    messages: list[Json] = [{"role": "system", "content": "Be kind."}]
+    for n in range(turns):
+        messages += [
+            {"role": "user", "content": f"Turn {n}." + " river" * words},
+            {"role": "assistant", "content": " rain" * words},
+        ]
+    return [*messages, {"role": "user", "content": last}]
+
+
+def nowhere() -> str:
+    return f"http://127.0.0.1:{free_port()}"
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_the_oldest_turns_are_left_out(narrow: EngineProcess, config: Path, stream: bool) -> None:
+    tiers = [tier("primary", nowhere()), tier("small", narrow, gives_up={"context": True})]
+    asked = conversation(20, 10)
+    async with serving(config, *tiers) as gateway:
+        answer = await ask(gateway.url, Question(stream=stream, tokens=20).with_(messages=asked))
+        assert answer.status == 200, answer.raw
+        (seen,) = await attempts(answer.request_id, narrow)
+        left = seen["json"]["messages"]
+        assert left[0] == asked[0]
+        assert left[-1] == asked[-1]
+        assert left[1:] == asked[-len(left) + 1 :]
+        out = (len(asked) - len(left)) // 2
+        assert answer.headers["x-given-up"] == f"context={out} turns out"
+        assert answer.headers["x-degraded"]
+        assert len(prompt_ids(left)) + 20 <= WINDOW
+        one_more = [asked[0], *asked[-len(left) - 1 :]]
+        assert len(prompt_ids(one_more)) + 20 > WINDOW, "the fewest turns"
+        assert await gateway.metric("graceway_given_up_total", tier="small", what="context") == 1
+        assert (await gateway.status())["models"]["chat"]["given_up_60s"] == {"context": 1}
+        await all_idle(gateway, narrow)
+
+
+async def test_the_best_tier_gets_all_of_it(engines: Engines, narrow: EngineProcess, config: Path) -> None:
+    tiers = [tier("primary", engines.a), tier("small", narrow, gives_up={"context": True})]
+    asked = conversation(20, 10)
+    async with serving(config, *tiers) as gateway:
+        answer = await ask(gateway.url, Question(tokens=20).with_(messages=asked))
+        (seen,) = await attempts(answer.request_id, engines.a)
+        assert seen["json"]["messages"] == asked
+        assert "x-given-up" not in answer.headers
+
+
+async def test_what_fits_is_left_alone_and_together_with_coverage(
+    narrow: EngineProcess, config: Path
+) -> None:
+    tiers = [tier("primary", nowhere()), tier("small", narrow, gives_up={"context": True, "max_tokens": 8})]
+    async with serving(config, *tiers) as gateway:
+        short = await ask(gateway.url, Question(tokens=8).with_(messages=conversation(1, 1)))
+        assert "x-given-up" not in short.headers
+        long = await ask(gateway.url, Question(tokens=50).with_(messages=conversation(20, 10)))
+        assert long.headers["x-given-up"].startswith("max_tokens=8, context=")
+        assert long.finish_reasons == ["length"]
+
+
+LONG = Question(stream=False, tokens=20).with_(messages=conversation(0, 0, "river" * 200))
+
+
+async def test_a_last_turn_that_is_too_long_goes_on_down(narrow: EngineProcess, config: Path) -> None:
+    tiers = [tier("primary", nowhere()), tier("small", narrow, gives_up={"context": True}), canned()]
+    async with serving(config, *tiers) as gateway:
+        answer = await ask(gateway.url, LONG)
+        assert answer.headers["x-served-tier"] == "canned"
+        await all_idle(gateway, narrow)
+
+
+async def test_one_that_another_tier_could_have_is_a_503_that_says_so(
+    narrow: EngineProcess, config: Path
+) -> None:
+    tiers = [tier("primary", nowhere()), tier("small", narrow, gives_up={"context": True})]
+    async with serving(config, *tiers) as gateway:
+        answer = await ask(gateway.url, LONG)
+        assert_refused(answer, 503, "no_replica")
+        assert "the window of small has 256" in answer.json["error"]["message"]
+        assert (await narrow.stats())["aborted"] == 0
+        await all_idle(gateway, narrow)
+
+
+async def test_one_that_no_tier_could_have_is_the_callers_mistake(
+    narrow: EngineProcess, config: Path
+) -> None:
+    best = tier("primary", nowhere(), max_model_len=512)
+    async with serving(config, best, tier("small", narrow, gives_up={"context": True})) as gateway:
+        answer = await ask(gateway.url, LONG)
+        assert answer.status == 400
+        error = answer.json["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+        assert "the window of small has 256" in error["message"]
+        await all_idle(gateway, narrow)
+
+
+async def test_a_broken_stream_goes_on_in_the_narrow_tier_with_fewer_turns(
+    engines: Engines, narrow: EngineProcess, config: Path
+) -> None:
+    tiers = [
+        tier("primary", engines.a, probe=None),
+        tier("small", narrow, probe=None, gives_up={"context": True}),
+    ]
+    async with serving(config, *tiers, health={"up_after": 50}) as gateway:
+        await engines.a.fault(kind="cut", after_tokens=10)
+        answer = await ask(gateway.url, Question(tokens=30).with_(messages=conversation(20, 10)))
+        assert answer.dones == 1
+        assert answer.finish_reasons == ["length"]
+        assert {s["given_up"] for s in answer.spliced} == {answer.spliced[0]["given_up"]}
+        assert answer.spliced[0]["given_up"].startswith("context=")
+        (seen,) = await attempts(answer.request_id, narrow)
+        assert seen["json"]["messages"][0]["role"] == "system"
+        assert seen["json"]["messages"][-1]["role"] == "assistant"
+        await all_idle(gateway, engines.a, narrow)
