@@ -62,7 +62,8 @@ async def test_its_own_tokenizer_counts(llamacpp: ServerProcess, tmp_path: Path)
 
 
 async def test_the_oldest_turns_are_left_out(llamacpp: ServerProcess, tmp_path: Path) -> None:
-    small = tier("small", llamacpp.url, max_model_len=WINDOW, gives_up={"context": True})
+    patient = {"ttft_s": 100.0, "itl_s": 20.0}
+    small = tier("small", llamacpp.url, max_model_len=WINDOW, gives_up={"context": True}, slo=patient)
     dead = tier("primary", f"http://127.0.0.1:{free_port()}")
     async with serving(tmp_path / "c.yaml", dead, small) as gateway:
 
