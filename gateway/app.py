@@ -278,7 +278,8 @@ class Gateway:
         standing = model_standing(model.fleet, model.shares, now)
         since = self._chronicle.since(model.fleet.model, standing)
         return model_status(model.fleet, model.shares, now) | {
-            "standing": {**asdict(standing), "since": since}
+            "standing": {**asdict(standing), "since": since},
+            "ladder_peers": model.ladder.peers,
         }
 
     def _looks(self) -> dict[str, Look]:
@@ -309,6 +310,8 @@ class Gateway:
         yield "graceway_tasks", "Tasks on the event loop", {}, float(len(asyncio.all_tasks()))
         for model in self._models.values():
             yield from gauges(model.fleet, now)
+            of_model = {"model": model.fleet.model}
+            yield "graceway_ladder_peers", "Other gateways that agree on shares", of_model, model.ladder.peers
 
 
 class _TellsOfBreakers(pybreaker.CircuitBreakerListener):  # type: ignore[misc]

@@ -1,6 +1,7 @@
 """The ladder of one model: looks at each tier's signals twice a second, and tells the tier which share it may have.
 
-An operator's word goes before what the signals say, until it expires.
+Gateways that share a store agree on it; one that is alone decides alone. An operator's word goes before what the signals
+say, until it expires.
 """
 
 import asyncio
@@ -8,6 +9,8 @@ from time import time
 
 from gateway.fleet import Fleet
 from gateway.overrides import Override, Overrides
+from gateway.peers import Peers
+from gateway.policy.agreement import Voice, following, leader, pooled, voice_of
 from gateway.policy.ladder import Rung, Signals, admitted, pressure, returned, stepped
 from gateway.policy.recent import Recent
 from gateway.tier import Tier
@@ -27,6 +30,8 @@ class Ladder:
     def __init__(self, fleet: Fleet, store: StateStore) -> None:
         self._fleet = fleet
         self._overrides = Overrides(fleet.model, store)
+        self._peers = Peers(fleet.model, store)
+        self._voices: dict[str, Voice] = {}
         self._rungs: dict[str, Rung] = {}
         self._gone_since: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
@@ -42,9 +47,19 @@ class Ladder:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await self._overrides.exchange(time())
+            await self.exchange(loop.time(), time())
             self.step(loop.time(), time())
             await asyncio.sleep(STEP_S)
+
+    async def exchange(self, now: float, wall: float) -> None:
+        """Tells the other gateways what is so here, and hears them, and what operators have set. The store may be away."""
+        await self._overrides.exchange(wall)
+        await self._peers.exchange(self._voices, now)
+
+    @property
+    def peers(self) -> int:
+        """Other gateways that it agrees with."""
+        return self._peers.count
 
     def step(self, now: float, wall: float) -> None:
         """Looks at the signals once; `now` is monotonic, `wall` the same moment in Unix time."""
@@ -58,12 +73,27 @@ class Ladder:
 
     def _step_rung(self, tier: Tier, reason: str, now: float) -> None:
         """Without a replica the tier gets nothing anyway, and should have it all as soon as one is back."""
-        rung = self._rungs.get(tier.name, Rung())
-        if len(tier.routable(now)) > 0:
+        rung, has_replicas = self._rungs.get(tier.name, Rung()), len(tier.routable(now)) > 0
+        sees = has_traffic(tier.signals)
+        voice = voice_of(rung, tier.pressure, reason, now, has_replicas=has_replicas, sees=sees)
+        if has_replicas:
             self._gone_since.pop(tier.name, None)
-            self._rungs[tier.name] = stepped(rung, tier.pressure, reason, now)
+            rung = self._agreed(tier.name, rung, voice, now)
         elif now - self._gone_since.setdefault(tier.name, now) >= LOST_S:
-            self._rungs[tier.name], tier.recent = returned(rung), Recent()
+            rung, tier.recent = returned(rung), Recent()
+        self._rungs[tier.name] = rung
+        self._voices[tier.name] = voice_of(
+            rung, tier.pressure, reason, now, has_replicas=has_replicas, sees=sees
+        )
+
+    def _agreed(self, tier: str, rung: Rung, voice: Voice, now: float) -> Rung:
+        """The leader steps by what all see; who is not the leader follows it."""
+        others, me = self._peers.of(tier, now), self._peers.myself(voice)
+        led = leader([me, *others])
+        if led is not None and led.gateway != me.gateway:
+            return following(rung, led.voice, now)
+        press, reason = pooled([voice, *(peer.voice for peer in others)])
+        return stepped(rung, press, reason, now)
 
     def _allot(self, tier: Tier, now: float, wall: float) -> None:
         rung, override = self._rungs.get(tier.name, Rung()), self._overrides.of(tier.name, wall)
@@ -110,6 +140,11 @@ class Ladder:
         """How long the operator's word on a tier still holds; None when there is none."""
         override = self._overrides.of(tier, wall)
         return None if override is None else round(override.until - wall, 1)
+
+
+def has_traffic(signals: Signals) -> bool:
+    """Whether requests have shown anything of the tier lately."""
+    return any(value is not None for value in (signals.ttft, signals.errors, signals.queue))
 
 
 def signals_of(tier: Tier, now: float) -> Signals:
