@@ -58,7 +58,13 @@ class Callers:
         if key.models is not None and request.model not in key.models:
             raise Forbidden(f"this key is not for the model `{request.model}`", param="model")
         priority = max(request.priority, key.highest_priority, key=RANK.__getitem__)
-        return replace(request, tenant=key.tenant_name, priority=priority, lowest_tier=key.lowest_tier or "")
+        return replace(
+            request,
+            tenant=key.tenant_name,
+            weight=key.weight,
+            priority=priority,
+            lowest_tier=key.lowest_tier or "",
+        )
 
     def reserve(self, request: Request, now: float) -> Shed | None:
         """Takes the request out of its tenant's quota, by estimate; a refusal when there is not enough left."""

@@ -112,7 +112,9 @@ class Fleet:
         Whether a place is promised, if that decision comes in the same step.
         """
         tier = self.tiers[tier_name]
-        return await tier.room.wait(RANK[facts.priority], facts.deadline, replica, until, tried)
+        return await tier.room.wait(
+            RANK[facts.priority], facts.deadline, replica, until, tried, facts.tenant, facts.weight
+        )
 
 
 def static_places(spec: TierSpec) -> dict[str, Place]:

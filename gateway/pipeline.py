@@ -95,6 +95,8 @@ class Pipeline:
             prompt_size_bytes=request.size_bytes,
             max_tokens=request.max_tokens or 0,
             prefix=prefix_chain(rendered(request)) if request.size_bytes >= BLOCK_BYTES else (),
+            tenant=request.tenant,
+            weight=request.weight,
         )
 
     def _lowest_tier(self, degradation: str) -> int:

@@ -46,6 +46,8 @@ class Request:
     credential: str = field(default="", repr=False)
     """The bearer token that the caller sent."""
     tenant: str = ""
+    weight: float = 1.0
+    """Of the tenant's share where requests wait."""
     lowest_tier: str = ""
     """The lowest tier that the caller's key allows; empty for all."""
 

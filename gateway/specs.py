@@ -134,7 +134,9 @@ class KeySpec(Spec):
     name: Annotated[str, Field(min_length=1)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
     tenant: str | None = None
-    """Keys of one tenant share its quota; the key's name by default."""
+    """Keys of one tenant share its quota and its share of the places; the key's name by default."""
+    weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Of the tenant's share among tenants whose requests of the same priority wait."""
     highest_priority: Priority = "standard"
     models: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
     lowest_tier: str | None = None

@@ -88,6 +88,7 @@ class Tier:
                 routable=routable,
                 ttft_slo_s=self.spec.slo.ttft_s,
                 queued_ahead=ahead,
+                line=self.room,
                 forecast=self._forecast(),
                 outranking_per_s=self.arrivals.outranking_per_s(now),
                 ttft_s=self.ttfts.quantile(0.9) or 0.0,

@@ -56,20 +56,31 @@ def queue_place(tier: TierView, facts: Facts, has_tier_below: bool, now: float) 
         start_s = min(START_SHARE[rank] * slo_s, latest_s)
     waited_s, deadline_s = now - facts.arrived_at, facts.deadline - now
     left_s = min(start_s - waited_s, deadline_s)
-    if left_s > 0 and _is_in_time(tier, rank, left_s, now):
+    ahead = _ahead(tier, rank, facts, left_s, now)
+    wait_s = tier.forecast.wait_s(ahead + 1, now)
+    if left_s > 0 and _is_in_time(tier, rank, ahead, wait_s, left_s, now):
         return Wait(tier.name, now + min(latest_s - waited_s, deadline_s), "")
-    wait_s = max(MIN_RETRY_S, tier.forecast.wait_s(tier.queued_ahead[rank] + 1, now))
+    retry_s = max(MIN_RETRY_S, wait_s)
     if deadline_s < latest_s - waited_s:
-        return Skip("deadline", wait_s)
-    return Skip("priority" if wait_s < left_s else "queue_full", wait_s)
+        return Skip("deadline", retry_s)
+    return Skip("priority" if retry_s < left_s else "queue_full", retry_s)
 
 
-def _is_in_time(tier: TierView, rank: int, left_s: float, now: float) -> bool:
+def _ahead(tier: TierView, rank: int, facts: Facts, left_s: float, now: float) -> int:
+    """How many wait before a newcomer. Tenants that want more than their share wait longer for it."""
+    if tier.line is None or not facts.tenant:
+        return tier.queued_ahead[rank]
+    return tier.line.ahead_of(rank, facts.tenant, facts.weight, max(0.0, left_s), now)
+
+
+def _is_in_time(tier: TierView, rank: int, ahead: int, wait_s: float, left_s: float, now: float) -> bool:
     """Whether a newcomer gets a slot in `left_s`, even if somewhat more than the usual number overtake it."""
-    nth = tier.queued_ahead[rank] + 1.0
     if rank == 0:
         # Nobody overtakes it; and as long as nobody knows how long answers take, waiting costs nothing better.
-        return not tier.forecast.service_s or tier.forecast.wait_s(round(nth), now) < left_s
+        return not tier.forecast.service_s or wait_s < left_s
+    if wait_s >= left_s:
+        return False
+    nth = ahead + 1.0
     overtaking = tier.outranking_per_s[rank] * left_s
     nth += overtaking + SIGMA * (sqrt(overtaking) + tier.forecast.spread * sqrt(nth + overtaking))
     return tier.forecast.wait_s(round(nth), now) < left_s

@@ -24,6 +24,10 @@ class Facts:
     max_tokens: int = 0
     prefix: tuple[int, ...] = ()
     """Hash chain over the prompt's blocks, longest last."""
+    tenant: str = ""
+    """Who asks, as far as keys tell; empty without keys."""
+    weight: float = 1.0
+    """Of the tenant's share among the tenants of its priority."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,14 @@ class ReplicaView(Protocol):
         """Expected time to the first token of a request that finds a free slot."""
 
 
+class Line(Protocol):
+    """Who waits for a slot, tenant by tenant."""
+
+    def ahead_of(self, rank: int, tenant: str, weight: float, left_s: float, now: float, /) -> int:
+        """How many go before a newcomer of that rank and tenant that waits `left_s`."""
+        ...
+
+
 class Routable(Sequence[ReplicaView]):
     """The replicas of a tier that may get requests, with what makes a thousand of them cheap: lookup by name, and
     their digests as one array (uint64, shape `(len,)`)."""
@@ -109,6 +117,8 @@ class TierView:
     """The parts of critical, standard and sheddable requests that the ladder lets this tier have."""
     held_because: str = ""
     """Why it does not have all of them."""
+    line: Line | None = None
+    """Who waits, by tenant."""
 
 
 class Prefixes(Protocol):

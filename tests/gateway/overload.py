@@ -27,6 +27,8 @@ class Asked:
     at_s: float
     priority: Priority = "standard"
     lowest_tier: int = 9
+    tenant: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,15 @@ class Rig:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(asked.at_s)
         arrived_at, promised, is_new = loop.time(), "", True
-        facts = Facts("m", arrived_at, arrived_at + 60.0, asked.priority, lowest_tier=asked.lowest_tier)
+        facts = Facts(
+            "m",
+            arrived_at,
+            arrived_at + 60.0,
+            asked.priority,
+            lowest_tier=asked.lowest_tier,
+            tenant=asked.tenant,
+            weight=asked.weight,
+        )
         while True:
             now = loop.time()
             decision = decide(facts, fleet.snapshot(now, True, {}, promised), (), now, rng, ROUTE)

@@ -3,6 +3,7 @@
 The capacity is 16 requests/s, an answer takes a second, and its first token must come within one.
 """
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -111,3 +112,44 @@ def test_it_recovers_from_every_pulse() -> None:
     got = SOLO.serve(asked)
     assert share(got, "critical") >= 0.999
     assert all(g.in_time and g.began_s == 0.0 for g in got if g.asked.at_s % 3.0 > 2.5)
+
+
+TENANTS_S = 12.0
+VARIED = Rig((("primary", 2, 8, mixed),))
+
+
+def of_tenant(tenant: str, per_s: float, seed: int, weight: float = 1.0) -> list[Asked]:
+    asked = poisson(per_s, TENANTS_S, {"standard": 1.0}, seed)
+    return [replace(a, tenant=tenant, weight=weight) for a in asked]
+
+
+def share_of(got: list[Got], tenant: str) -> float:
+    """Of the capacity."""
+    return sum(g.in_time for g in got if g.asked.tenant == tenant) / (CAPACITY_PER_S * TENANTS_S)
+
+
+class TestTenants:
+    def test_a_flood_leaves_another_its_share(self) -> None:
+        flood, small = of_tenant("flood", 10 * 6.0, 1), of_tenant("small", 6.0, 2)
+        got = VARIED.serve(flood + small)
+        of_small = [g for g in got if g.asked.tenant == "small"]
+        # It wants less than half of the capacity, and has nearly all of that: chance is allowed for.
+        assert sum(g.in_time for g in of_small) / len(of_small) >= 0.8
+        assert share_of(got, "flood") >= 0.55
+        # Before the first answers are whole, nobody can know how long they take.
+        assert late_refusals([g for g in got if g.asked.at_s > 2.0]) <= 0.01
+
+    def test_the_same_without_names_drowns(self) -> None:
+        flood, small = of_tenant("flood", 10 * 6.0, 1), of_tenant("small", 6.0, 2)
+        got = VARIED.serve([replace(a, tenant="") for a in flood] + [replace(a, tenant="") for a in small])
+        times = {a.at_s for a in small}
+        of_small = [g for g in got if g.asked.at_s in times]
+        assert sum(g.in_time for g in of_small) / len(of_small) <= 0.5
+
+    def test_two_floods_share_by_weight(self) -> None:
+        got = VARIED.serve(of_tenant("a", 40.0, 1) + of_tenant("b", 80.0, 2, weight=3.0))
+        assert share_of(got, "b") / share_of(got, "a") == pytest.approx(3.0, rel=0.2)
+
+    def test_nothing_is_kept_for_one_who_does_not_come(self) -> None:
+        got = VARIED.serve(of_tenant("alone", 48.0, 1))
+        assert share_of(got, "alone") >= 0.93

@@ -1,5 +1,6 @@
 """API keys from outside: who is turned away, who is held to what, over HTTP as clients send it."""
 
+import asyncio
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ def key(secret: str, **more: Any) -> Json:
 
 
 async def ask(
-    url: str, secret: str | None, path: str = "/v1/completions", **headers: str
+    url: str, secret: str | None, path: str = "/v1/completions", tokens: int = 2, **headers: str
 ) -> tuple[int, Json, Any]:
     bearing = {} if secret is None else {"authorization": f"Bearer {secret}"}
-    body = {"model": "chat", "prompt": "rivers", "max_tokens": 2, "temperature": 0}
+    body = {"model": "chat", "prompt": "rivers", "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
     async with (
         aiohttp.ClientSession() as http,
         http.post(url + path, json=body, headers=bearing | headers) as answer,
@@ -74,3 +75,23 @@ async def test_a_changed_list_of_keys_is_taken_over_without_a_restart(engines: E
         await gateway.gateway.reload(spec.model_copy(update={"keys": (new,)}))
         assert (await ask(gateway.url, "sk-b"))[0] == 200
         assert (await ask(gateway.url, "sk-a"))[0] == 401
+
+
+@pytest.mark.parametrize(("weight", "least"), [(1.0, 0.42), (3.0, 0.6)])
+async def test_a_tenant_that_floods_leaves_another_its_share(
+    engines: Engines, config: Path, weight: float, least: float
+) -> None:
+    """Sixteen clients against eight, on two slots. Without names, the eight would get a third."""
+    keys = [key("sk-flood"), key("sk-few", weight=weight)]
+    async with serving(config, tier("primary", engines.a, slots=2), keys=keys) as gateway:
+        served = {"sk-flood": 0, "sk-few": 0}
+        until = asyncio.get_running_loop().time() + 1.5
+
+        async def client(secret: str) -> None:
+            while asyncio.get_running_loop().time() < until:
+                status, _, _ = await ask(gateway.url, secret, tokens=25)
+                served[secret] += status == 200
+
+        secrets = ["sk-flood"] * 16 + ["sk-few"] * 8
+        await asyncio.gather(*(client(secret) for secret in secrets))
+    assert served["sk-few"] / sum(served.values()) >= least
