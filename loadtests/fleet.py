@@ -156,7 +156,8 @@ class GatewayProcess(ServerProcess):
     """`graceway serve` on a config, on the same port through restarts."""
 
     def __init__(self, config: Path) -> None:
-        super().__init__(str(Path(sys.executable).parent / "graceway"), "serve", "-c", str(config))
+        # `graceway` itself, but from the sources that are here, wherever another checkout is installed.
+        super().__init__(sys.executable, "-m", "deploy", "serve", "-c", str(config))
         self._first_command = self._command
 
     async def start(self) -> None:
