@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from deploy.yaml_lines import Document, Place, Plain, Problem
 from gateway.policy.route import resolve
 from replicas.model_tokens import ModelTokens
+from state_store.redis_url import KINDS, parse_redis_url
 
 _NEEDS = {
     "openai": {
@@ -18,7 +19,7 @@ _NEEDS = {
     "vllm": {"model": "Add `model: …`, a folder or a hub id"},
     "llamacpp": {"model": "Add `model: …`, a GGUF file"},
 }
-_STORES = "Write embedded, memory, redis://HOST:PORT or rediss://HOST:PORT"
+_STORES = "Write embedded, memory, redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster:// (docs/config.md)"
 
 
 def rule_problems(document: Document) -> list[Problem]:
@@ -51,17 +52,13 @@ def _store_faults(store: Plain) -> Iterator[Fault]:
     if not isinstance(url, str) or url in ("embedded", "memory"):
         return
     place: Place = ("state_store", "url")
-    scheme = _scheme(url)
-    if scheme in ("redis+sentinel", "redis+cluster"):
-        yield (
-            place,
-            f"{scheme}:// is not supported yet",
-            "Use redis:// or rediss:// with one server's address",
-        )
-    elif scheme not in ("redis", "rediss"):
-        yield place, f"'{scheme or url}' is no state store", _STORES
-    elif not _host_and_port_are_whole(url):
-        yield place, "the state store's URL names no host, or a port that is none", _STORES
+    if _scheme(url) not in KINDS or _scheme(url) == "unix":
+        yield place, f"'{_scheme(url) or url}' is no state store", _STORES
+        return
+    try:
+        parse_redis_url(url)
+    except ValueError as error:
+        yield place, f"the state store's URL can't be used: {error}", _STORES
 
 
 def _routing_faults(routing: Plain) -> Iterator[Fault]:

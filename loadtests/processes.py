@@ -179,35 +179,57 @@ class EngineProcess(ServerProcess):
 
 
 class RedisProcess(ServerProcess):
-    """A Redis that keeps nothing on disk, on the same port through restarts."""
+    """A Redis that keeps nothing on disk, on the same port through restarts.
 
-    def __init__(self) -> None:
-        self._port = free_port()
-        self.url = ""
+    Args:
+        arguments: more of redis-server's own, as `("--maxmemory", "10mb")`.
+        config: a file to start from, for what must be able to write one: a Sentinel.
+    """
+
+    def __init__(self, *arguments: str, config: Path | None = None, port: int = 0) -> None:
+        self.port = port or free_port()
+        first = () if config is None else (str(config),)
         super().__init__(
-            *(_runnable(Path(REDIS_SERVER_PATH)), "--bind", "127.0.0.1", "--port", str(self._port)),
-            *("--save", "", "--appendonly", "no", "--loglevel", "warning"),
+            *(_runnable(Path(REDIS_SERVER_PATH)), *first, "--bind", "127.0.0.1", "--port", str(self.port)),
+            *("--save", "", "--appendonly", "no", "--loglevel", "warning", *arguments),
         )
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     async def _until_ready(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
         self._drain = asyncio.create_task(self._keep_output(self._process.stdout))
-        self.url = f"redis://127.0.0.1:{self._port}"
-        while True:
-            if await self._answers():
+        self.url = f"redis://{self.address}"
+        while self.is_running:
+            if await self.is_answering():
                 return
             await asyncio.sleep(0.02)
+        raise RuntimeError(f"redis-server ended before it was ready:\n{''.join(self.output)}")
 
-    async def _answers(self) -> bool:
+    async def is_answering(self) -> bool:
+        """Whether it answers a PING, be it to refuse it for the want of a password."""
+        return (await self.ask("PING")).startswith((b"+PONG", b"-NOAUTH", b"-DENIED"))
+
+    async def ask(self, *words: str) -> bytes:
+        """What it answers to one command, as it comes; nothing when it is not there."""
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         except OSError:
-            return False
-        writer.write(b"PING\r\n")
-        answer = await reader.readline()
-        writer.close()
-        return answer == b"+PONG\r\n"
+            return b""
+        writer.write(b"*%d\r\n" % len(words) + b"".join(_bulk(word) for word in words))
+        with contextlib.suppress(OSError):
+            answer = await reader.read(1 << 20)
+            writer.close()
+            return answer
+        return b""
+
+
+def _bulk(word: str) -> bytes:
+    raw = word.encode()
+    return b"$%d\r\n%b\r\n" % (len(raw), raw)
 
 
 def _runnable(path: Path) -> str:

@@ -7,12 +7,13 @@ before it has run.
 
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from pybreaker import STATE_CLOSED, STATE_HALF_OPEN, STATE_OPEN, CircuitBreakerStorage, CircuitMemoryStorage
 
 from state_store.protocol import StateStore, StateStoreUnavailable
+from state_store.script import Ran, Script
 
 T = TypeVar("T")
 
@@ -79,22 +80,26 @@ class StoreBreaker:
 
 
 class GuardedStateStore:
-    """A remote store behind a breaker; while it is open, every verb raises at once."""
+    """A remote store behind breakers; while one is open, every verb for its place raises at once.
+
+    A place is what fails together: all of the store, or one node of a Cluster.
+    """
 
     def __init__(
         self,
         store: StateStore,
-        breaker: StoreBreaker | None = None,
+        breaker: Callable[[], StoreBreaker] = StoreBreaker,
         *,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
-        self._breaker = breaker or StoreBreaker()
+        self._new_breaker = breaker
+        self._breakers: dict[str, StoreBreaker] = {}
         self._now = now
         self._wall = wall
         self.is_available = True
-        """Whether the last call that was made got its answer."""
+        """Whether the last call that was made got its answer, of every place."""
         self.since = wall()
         """Unix time since which `is_available` has been what it is."""
         self.calls = 0
@@ -105,27 +110,47 @@ class GuardedStateStore:
         self.last_error = ""
 
     async def get(self, group: str, key: str) -> bytes | None:
-        return await self._call(lambda: self._store.get(group, key))
+        return await self._call(group, "", lambda: self._store.get(group, key))
 
     async def put(
         self, group: str, key: str, value: bytes, *, ttl_s: float, only_if_absent: bool = False
     ) -> bool:
         return await self._call(
-            lambda: self._store.put(group, key, value, ttl_s=ttl_s, only_if_absent=only_if_absent)
+            group, "", lambda: self._store.put(group, key, value, ttl_s=ttl_s, only_if_absent=only_if_absent)
         )
 
     async def delete(self, group: str, key: str) -> None:
-        await self._call(lambda: self._store.delete(group, key))
+        await self._call(group, "", lambda: self._store.delete(group, key))
 
     async def scan(self, group: str) -> dict[str, bytes]:
-        return await self._call(lambda: self._store.scan(group))
+        return await self._call(group, "", lambda: self._store.scan(group))
+
+    async def run(
+        self, script: Script, group: str, key: str, arguments: Sequence[bytes | str], *, ttl_s: float
+    ) -> Ran:
+        return await self._call(
+            group, key, lambda: self._store.run(script, group, key, arguments, ttl_s=ttl_s)
+        )
+
+    async def append(self, topic: str, value: bytes, *, max_values: int) -> str:
+        return await self._call(topic, "", lambda: self._store.append(topic, value, max_values=max_values))
+
+    async def read(self, topic: str, after: str = "") -> list[tuple[str, bytes]]:
+        return await self._call(topic, "", lambda: self._store.read(topic, after))
 
     async def close(self) -> None:
         await self._store.close()
 
-    async def _call(self, verb: Callable[[], Awaitable[T]]) -> T:
-        begun = self._now()
-        ticket = self._breaker.admit(begun)
+    def _breaker(self, group: str, key: str) -> StoreBreaker:
+        place_of = getattr(self._store, "place_of", None)
+        place = "" if place_of is None else place_of(group, key)
+        if place not in self._breakers:
+            self._breakers[place] = self._new_breaker()
+        return self._breakers[place]
+
+    async def _call(self, group: str, key: str, verb: Callable[[], Awaitable[T]]) -> T:
+        breaker, begun = self._breaker(group, key), self._now()
+        ticket = breaker.admit(begun)
         if ticket is None:
             self.refused += 1
             raise StateStoreUnavailable(f"not tried again yet: {self.last_error}")
@@ -133,22 +158,22 @@ class GuardedStateStore:
         try:
             result = await verb()
         except StateStoreUnavailable as error:
-            self._note_failure(ticket, begun, str(error))
+            self._note_failure(breaker, ticket, begun, str(error))
             raise
-        self._note_success(ticket, begun)
+        self._note_success(breaker, ticket, begun)
         return result
 
-    def _note_failure(self, ticket: int, begun: float, error: str) -> None:
+    def _note_failure(self, breaker: StoreBreaker, ticket: int, begun: float, error: str) -> None:
         self.failures += 1
         self.last_error = error
         self.last_latency_s = self._now() - begun
-        self._breaker.fail(ticket, self._now())
+        breaker.fail(ticket, self._now())
         self._set_available(False)
 
-    def _note_success(self, ticket: int, begun: float) -> None:
+    def _note_success(self, breaker: StoreBreaker, ticket: int, begun: float) -> None:
         self.last_latency_s = self._now() - begun
-        self._breaker.succeed(ticket)
-        self._set_available(self._breaker.state == STATE_CLOSED)
+        breaker.succeed(ticket)
+        self._set_available(all(b.state == STATE_CLOSED for b in self._breakers.values()))
 
     def _set_available(self, is_available: bool) -> None:
         if is_available != self.is_available:

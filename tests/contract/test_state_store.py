@@ -2,33 +2,81 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 import pytest
+import pytest_asyncio
 
-from state_store.embedded import EmbeddedRedis
+from loadtests.processes import RedisProcess
+from loadtests.redis_groups import Cluster, running_sentinels
 from state_store.guarded import GuardedStateStore
 from state_store.memory import MemoryStateStore
 from state_store.protocol import StateStore
 from state_store.redis import RedisStateStore
+from state_store.script import Fields, Script
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # The suite is about meaning; what a slow machine does to 50 ms is tested elsewhere.
 PATIENT_S = 5.0
 
 
-@pytest.fixture(params=["memory", "redis", "guarded redis"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[StateStore]:
-    if request.param == "memory":
-        yield MemoryStateStore()
-        return
-    server = EmbeddedRedis()
-    await server.start()
-    try:
-        redis = RedisStateStore(server.url, timeout_s=PATIENT_S)
-        opened: StateStore = redis if request.param == "redis" else GuardedStateStore(redis)
-        yield opened
-        await opened.close()
-    finally:
-        await server.stop()
+APPEND = Script(
+    "append",
+    "local said = (redis.call('HGET', KEYS[1], 'said') or '') .. ARGV[1]\n"
+    "redis.call('HSET', KEYS[1], 'said', said)\n"
+    "return {said, #said}",
+    lambda fields, words: [_append(fields, words[0]), b"%d" % len(fields[b"said"])],
+)
+
+
+def _append(fields: Fields, word: bytes) -> bytes:
+    fields[b"said"] = fields.get(b"said", b"") + word
+    return fields[b"said"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One kind of store, and the servers behind it."""
+
+    kind: str
+    url: str = "memory"
+    servers: tuple[RedisProcess, ...] = ()
+
+    def open(self) -> StateStore:
+        if self.kind == "memory":
+            return MemoryStateStore()
+        redis = RedisStateStore(self.url, timeout_s=PATIENT_S)
+        return GuardedStateStore(redis) if self.kind == "guarded redis" else redis
+
+
+@pytest_asyncio.fixture(
+    scope="session", loop_scope="session", params=["memory", "redis", "guarded redis", "sentinels", "cluster"]
+)
+async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    kind: str = request.param
+    async with AsyncExitStack() as stack:
+        if kind == "memory":
+            yield Place(kind)
+        elif kind == "sentinels":
+            watched = await stack.enter_async_context(running_sentinels())
+            yield Place(kind, watched.url, (watched.master,))
+        elif kind == "cluster":
+            cluster: Cluster = request.getfixturevalue("cluster")
+            yield Place(kind, cluster.url, cluster.nodes)
+        else:
+            server = await stack.enter_async_context(RedisProcess())
+            yield Place(kind, server.url, (server,))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def store(place: Place) -> AsyncIterator[StateStore]:
+    opened = place.open()
+    yield opened
+    await opened.close()
+    for server in place.servers:
+        assert await server.ask("FLUSHALL") == b"+OK\r\n"
 
 
 async def test_a_value_is_there_until_deleted(store: StateStore) -> None:
@@ -101,3 +149,40 @@ async def test_a_large_value_comes_back_whole(store: StateStore) -> None:
     value = bytes(range(256)) * 4096
     await store.put("g", "k", value, ttl_s=60)
     assert await store.get("g", "k") == value
+
+
+async def test_a_script_steps_from_what_it_left(store: StateStore) -> None:
+    for word, said in (("a", b"a"), (b"b", b"ab"), ("c", b"abc")):
+        ran = await store.run(APPEND, "g", "k", [word], ttl_s=60)
+        assert ran.values == [said, b"%d" % len(said)]
+    assert (await store.run(APPEND, "g", "other", ["z"], ttl_s=60)).values == [b"z", b"1"]
+    assert (await store.run(APPEND, "h", "k", ["z"], ttl_s=60)).values == [b"z", b"1"]
+    assert await store.get("g", "k") is None
+
+
+async def test_steps_that_come_at_once_happen_one_after_the_other(store: StateStore) -> None:
+    steps = await asyncio.gather(*(store.run(APPEND, "g", "k", ["x"], ttl_s=60) for _ in range(50)))
+    assert sorted(int(ran.values[1]) for ran in steps) == list(range(1, 51))
+
+
+async def test_an_entry_expires_unless_a_step_renews_it(store: StateStore) -> None:
+    await store.run(APPEND, "g", "short", ["x"], ttl_s=0.05)
+    await store.run(APPEND, "g", "renewed", ["x"], ttl_s=0.05)
+    await store.run(APPEND, "g", "renewed", ["x"], ttl_s=60)
+    await asyncio.sleep(0.1)
+    assert (await store.run(APPEND, "g", "short", ["y"], ttl_s=60)).values[0] == b"y"
+    assert (await store.run(APPEND, "g", "renewed", ["y"], ttl_s=60)).values[0] == b"xxy"
+
+
+async def test_a_topic_is_read_in_its_order_and_on_from_any_place(store: StateStore) -> None:
+    assert await store.read("t") == []
+    places = [await store.append("t", b"%d" % n, max_values=100) for n in range(5)]
+    assert await store.read("t") == [(place, b"%d" % n) for n, place in enumerate(places)]
+    assert [value for _, value in await store.read("t", places[2])] == [b"3", b"4"]
+    assert await store.read("t", places[-1]) == []
+    assert await store.read("another") == []
+
+
+async def test_a_topic_is_bounded(store: StateStore) -> None:
+    await asyncio.gather(*(store.append("t", b"x", max_values=100) for _ in range(300)))
+    assert 100 <= len(await store.read("t")) < 250

@@ -22,6 +22,7 @@ models:
       - {name: cached, backend: cache, quality: 0.5}
       - {backend: canned}
 """
+STORES = "Write embedded, memory, redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster:// (docs/config.md)"
 
 
 def tier(text: str) -> str:
@@ -252,22 +253,23 @@ BAD = {
         "server: {grpc_port: 8000}\n" + tier("backend: canned"),
         "c.yaml:1: HTTP listens on 8000 already. Give gRPC a port of its own, or set grpc_port to 0",
     ),
-    "sentinel": (
-        "state_store: {url: 'redis+sentinel://h:1/m'}\n" + tier("backend: canned"),
-        "c.yaml:1: redis+sentinel:// is not supported yet. Use redis:// or rediss:// with one server's address",
+    "sentinel without a master": (
+        "state_store: {url: 'redis+sentinel://h:1'}\n" + tier("backend: canned"),
+        "c.yaml:1: the state store's URL can't be used: the name of the master is missing: "
+        "redis+sentinel://HOST:PORT,HOST:PORT/MASTER. " + STORES,
     ),
-    "cluster": (
-        "state_store: {url: 'redis+cluster://h:1'}\n" + tier("backend: canned"),
-        "c.yaml:1: redis+cluster:// is not supported yet. Use redis:// or rediss:// with one server's address",
+    "cluster with a database": (
+        "state_store: {url: 'redis+cluster://h:1/2'}\n" + tier("backend: canned"),
+        "c.yaml:1: the state store's URL can't be used: a Cluster has no databases: end the URL after its hosts. "
+        + STORES,
     ),
     "store of another kind": (
         "state_store: {url: postgres}\n" + tier("backend: canned"),
-        "c.yaml:1: 'postgres' is no state store. Write embedded, memory, redis://HOST:PORT or rediss://HOST:PORT",
+        "c.yaml:1: 'postgres' is no state store. " + STORES,
     ),
     "store without host": (
         "state_store: {url: 'redis://'}\n" + tier("backend: canned"),
-        "c.yaml:1: the state store's URL names no host, or a port that is none. "
-        "Write embedded, memory, redis://HOST:PORT or rediss://HOST:PORT",
+        "c.yaml:1: the state store's URL can't be used: the host is missing: write HOST:PORT. " + STORES,
     ),
     "no such picker": (
         "routing:\n  picker: worst\n" + tier("backend: canned"),

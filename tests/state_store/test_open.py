@@ -11,7 +11,16 @@ def test_memory() -> None:
     assert isinstance(open_state_store("memory"), MemoryStateStore)
 
 
-@pytest.mark.parametrize("url", ["redis://h:1/0", "rediss://u:p@h", "unix:///run/redis.sock"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h:1/0",
+        "rediss://u:p@h",
+        "unix:///run/redis.sock",
+        "redis+sentinel://h:1,i/state?tls=true&wait_replicas=1",
+        "redis+cluster://h:1,i:2",
+    ],
+)
 async def test_remote_stores_are_guarded_and_not_connected_yet(url: str) -> None:
     store = open_state_store(url)
     assert isinstance(store, GuardedStateStore)
@@ -22,8 +31,8 @@ async def test_remote_stores_are_guarded_and_not_connected_yet(url: str) -> None
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("redis+sentinel://h", "not supported yet"),
-        ("redis+cluster://h", "not supported yet"),
+        ("redis+sentinel://h", "name of the master"),
+        ("redis+cluster://h/1", "no databases"),
         ("embedded", "none of"),
         ("http://h", "none of"),
         ("", "none of"),

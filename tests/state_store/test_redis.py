@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from redis.asyncio import Redis
 
+from state_store import redis_servers
 from state_store.embedded import EmbeddedRedis
 from state_store.guarded import GuardedStateStore, StoreBreaker
 from state_store.open import open_state_store
@@ -81,13 +82,18 @@ async def test_a_frozen_server_costs_one_timeout_and_nothing_stays_mixed_up(
     await store.close()
 
 
-async def test_a_call_cancelled_by_its_caller_leaves_the_connections_right(server: EmbeddedRedis) -> None:
-    store = RedisStateStore(server.url, timeout_s=5.0, max_connections=1)
+async def test_a_call_cancelled_by_its_caller_leaves_the_connections_right(
+    server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_servers, "MAX_CONNECTIONS", 1)
+    store = RedisStateStore(server.url, timeout_s=5.0)
     await store.put("g", "a", b"A", ttl_s=60)
     await store.put("g", "b", b"B", ttl_s=60)
-    for i in range(30):
-        call = asyncio.create_task(store.get("g", "a"))
-        for _ in range(i % 5):
+    for i in range(60):
+        # One command, and several at once.
+        verb = store.get("g", "a") if i % 2 else store.put("g", "c", b"C", ttl_s=60)
+        call = asyncio.create_task(verb)
+        for _ in range(i % 9):
             await asyncio.sleep(0)
         call.cancel()
         assert await store.get("g", "b") == b"B"
@@ -115,8 +121,10 @@ async def test_a_server_that_is_not_there_refuses_at_once() -> None:
 
 
 async def test_behind_the_guard_a_frozen_server_costs_one_timeout_per_back_off(server: EmbeddedRedis) -> None:
-    breaker = StoreBreaker(backoff_s=0.5, max_backoff_s=0.5)
-    store = GuardedStateStore(RedisStateStore(server.url, timeout_s=TIMEOUT_S), breaker)
+    store = GuardedStateStore(
+        RedisStateStore(server.url, timeout_s=TIMEOUT_S),
+        lambda: StoreBreaker(backoff_s=0.5, max_backoff_s=0.5),
+    )
     await until(lambda: answers(store))
     calls_before = store.calls
     os.kill(server.pid, signal.SIGSTOP)

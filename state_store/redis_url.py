@@ -1,0 +1,123 @@
+"""The address of a Redis, as one URL: a single server, one that Sentinels know, or a Cluster.
+
+    redis://USER:PASSWORD@HOST:PORT/DB            rediss:// for TLS, unix:///PATH for a socket
+    redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/MASTER
+    redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT
+
+Options follow `?`: `tls=true`, `ca`, `cert` and `key` (files), `db`, `wait_replicas`, `timeout_ms`, and for the
+Sentinels' own login `sentinel_user` and `sentinel_password`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+Kind = Literal["single", "sentinel", "cluster"]
+KINDS: dict[str, Kind] = {
+    "redis": "single",
+    "rediss": "single",
+    "unix": "single",
+    "redis+sentinel": "sentinel",
+    "rediss+sentinel": "sentinel",
+    "redis+cluster": "cluster",
+    "rediss+cluster": "cluster",
+}
+PORTS: dict[Kind, int] = {"single": 6379, "sentinel": 26379, "cluster": 6379}
+FILES = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
+OPTIONS = (*FILES, "tls", "db", "wait_replicas", "timeout_ms", "sentinel_user", "sentinel_password")
+DEFAULT_TIMEOUT_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Server:
+    """Where one server listens: host and port, or the path of its socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """What a URL says. `login` are the keywords of a connection to a data server, whichever it is."""
+
+    kind: Kind
+    servers: tuple[Server, ...]
+    master: str = ""
+    """The name by which Sentinels know it."""
+    login: dict[str, Any] = field(default_factory=dict, repr=False)
+    sentinel_login: dict[str, Any] = field(default_factory=dict, repr=False)
+    wait_replicas: int = 0
+    """How many replicas must have a session's turn before it counts as replicated."""
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+def parse_redis_url(url: str) -> RedisUrl:
+    """Raises ValueError with what is wrong; never with what could be a password."""
+    parts = urlsplit(url)
+    kind = KINDS.get(parts.scheme)
+    if kind is None:
+        raise ValueError(f"{parts.scheme}:// is none of {', '.join(f'{name}://' for name in KINDS)}")
+    options = dict(parse_qsl(parts.query))
+    if unknown := options.keys() - set(OPTIONS):
+        raise ValueError(f"there is no option '{min(unknown)}'; there are {', '.join(OPTIONS)}")
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    tls = _tls(options, is_on=parts.scheme.startswith("rediss") or _is_yes(options.get("tls", "")))
+    login = _login(unquote(user), unquote(password)) | tls
+    path = parts.path.strip("/")
+    if kind == "sentinel" and not path:
+        raise ValueError("the name of the master is missing: redis+sentinel://HOST:PORT,HOST:PORT/MASTER")
+    db = _number(options, "db", path if kind == "single" and parts.scheme != "unix" else "0")
+    if kind == "cluster" and (db or path):
+        raise ValueError("a Cluster has no databases: end the URL after its hosts")
+    is_socket = parts.scheme == "unix"
+    return RedisUrl(
+        kind,
+        (Server(path=parts.path),) if is_socket else _servers(hosts, PORTS[kind]),
+        path if kind == "sentinel" else "",
+        login | ({"db": db} if db else {}),
+        _login(options.get("sentinel_user", ""), options.get("sentinel_password", "")) | tls,
+        _number(options, "wait_replicas", "0"),
+        _number(options, "timeout_ms", f"{DEFAULT_TIMEOUT_S * 1000:.0f}") / 1000,
+    )
+
+
+def _login(user: str, password: str) -> dict[str, Any]:
+    found = {"username": user, "password": password}
+    return {name: value for name, value in found.items() if value}
+
+
+def _tls(options: dict[str, str], is_on: bool) -> dict[str, Any]:
+    files = {FILES[name]: value for name, value in options.items() if name in FILES}
+    if files and not is_on:
+        raise ValueError("certificates are for TLS: write rediss://, or add tls=true")
+    return files | {"ssl": True} if is_on else {}
+
+
+def _is_yes(word: str) -> bool:
+    if word not in ("", "true", "false"):
+        raise ValueError("tls is true or false")
+    return word == "true"
+
+
+def _number(options: dict[str, str], name: str, default: str) -> int:
+    text = options.get(name, default) or "0"
+    if not text.isdigit():
+        raise ValueError(f"{name} is a number, not {text!r}")
+    if name == "timeout_ms" and int(text) == 0:
+        raise ValueError("timeout_ms is a number above 0")
+    return int(text)
+
+
+def _servers(hosts: str, port: int) -> tuple[Server, ...]:
+    found = []
+    for host in hosts.split(","):
+        parts = urlsplit(f"//{host}")
+        if not parts.hostname:
+            raise ValueError("the host is missing: write HOST:PORT")
+        found.append(Server(parts.hostname, parts.port or port))
+    return tuple(found)

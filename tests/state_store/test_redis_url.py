@@ -1,0 +1,62 @@
+"""What a Redis URL says, as tables of literals."""
+
+import pytest
+
+from state_store.redis_url import RedisUrl, Server, parse_redis_url
+
+SAID = {
+    "redis://h": RedisUrl("single", (Server("h", 6379),)),
+    "redis://h:1/3": RedisUrl("single", (Server("h", 1),), login={"db": 3}),
+    "redis://u:p%40ss@h:1": RedisUrl(
+        "single", (Server("h", 1),), login={"username": "u", "password": "p@ss"}
+    ),
+    "redis://:p@[::1]:2": RedisUrl("single", (Server("::1", 2),), login={"password": "p"}),
+    "unix:///run/r.sock?db=2": RedisUrl("single", (Server(path="/run/r.sock"),), login={"db": 2}),
+    "rediss://h?ca=/ca.pem": RedisUrl(
+        "single",
+        (Server("h", 6379),),
+        login={"ssl": True, "ssl_ca_certs": "/ca.pem"},
+        sentinel_login={"ssl": True, "ssl_ca_certs": "/ca.pem"},
+    ),
+    "redis+sentinel://u:p@a:1,b/state?db=1&sentinel_user=s&sentinel_password=q&wait_replicas=1": RedisUrl(
+        "sentinel",
+        (Server("a", 1), Server("b", 26379)),
+        "state",
+        {"username": "u", "password": "p", "db": 1},
+        {"username": "s", "password": "q"},
+        wait_replicas=1,
+    ),
+    "redis+cluster://a:1,b:2?timeout_ms=20": RedisUrl(
+        "cluster", (Server("a", 1), Server("b", 2)), timeout_s=0.02
+    ),
+}
+
+
+@pytest.mark.parametrize(("url", "said"), SAID.items(), ids=SAID)
+def test_what_it_says(url: str, said: RedisUrl) -> None:
+    assert parse_redis_url(url) == said
+
+
+WRONG = {
+    "postgres://h": "is none of redis://",
+    "redis://": "host is missing",
+    "redis://h:1,": "host is missing",
+    "redis://h:x": "Port could not be cast",
+    "redis://h/nine": "db is a number",
+    "redis://h?color=red": "no option 'color'",
+    "redis://h?ca=/ca.pem": "write rediss://",
+    "redis://h?tls=perhaps": "true or false",
+    "redis://h?timeout_ms=0": "above 0",
+    "redis+sentinel://h:1": "name of the master",
+    "redis+cluster://h:1/2": "no databases",
+}
+
+
+@pytest.mark.parametrize(("url", "why"), WRONG.items(), ids=WRONG)
+def test_what_is_wrong(url: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_redis_url(url)
+
+
+def test_a_password_is_in_no_repr() -> None:
+    assert "hush" not in repr(parse_redis_url("redis+sentinel://u:hush@h:1/m?sentinel_password=hush"))
