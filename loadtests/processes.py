@@ -191,7 +191,17 @@ class RedisProcess(ServerProcess):
         first = () if config is None else (str(config),)
         super().__init__(
             *(_runnable(Path(REDIS_SERVER_PATH)), *first, "--bind", "127.0.0.1", "--port", str(self.port)),
-            *("--save", "", "--appendonly", "no", "--loglevel", "warning", *arguments),
+            *("--save", "", "--appendonly", "no", "--loglevel", "warning"),
+            # A replica gets its copy without a file, at once.
+            *(
+                "--repl-diskless-sync",
+                "yes",
+                "--repl-diskless-sync-delay",
+                "0",
+                "--repl-diskless-load",
+                "swapdb",
+            ),
+            *arguments,
         )
 
     @property

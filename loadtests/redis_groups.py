@@ -38,9 +38,7 @@ async def running_sentinels() -> AsyncIterator[Sentinels]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="graceway-redis-")))
         master = await stack.enter_async_context(RedisProcess())
-        replica = RedisProcess(
-            *("--replicaof", "127.0.0.1", str(master.port), "--repl-diskless-sync-delay", "0")
-        )
+        replica = RedisProcess(*("--replicaof", "127.0.0.1", str(master.port)))
         await stack.enter_async_context(replica)
         await _until(partial(_says, replica, b"master_link_status:up", "INFO", "replication"))
         sentinels = [
@@ -104,7 +102,6 @@ def _node(folder: Path) -> RedisProcess:
     return RedisProcess(
         *("--cluster-enabled", "yes", "--dir", str(folder), "--cluster-node-timeout", "1000"),
         *("--cluster-require-full-coverage", "no"),
-        *("--repl-diskless-sync-delay", "0"),
         port=_free_pair(),
     )
 

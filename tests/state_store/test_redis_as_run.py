@@ -82,7 +82,7 @@ async def test_tls_to_whom_our_authority_vouches_for_and_no_other(tmp_path: Path
 
 async def test_a_turn_counts_as_replicated_when_the_replica_has_it() -> None:
     async with RedisProcess() as master:
-        follow = ("--replicaof", "127.0.0.1", str(master.port), "--repl-diskless-sync-delay", "0")
+        follow = ("--replicaof", "127.0.0.1", str(master.port))
         async with RedisProcess(*follow) as replica:
             url = f"redis://{master.address}?wait_replicas=1"
             store = RedisStateStore(url, timeout_s=PATIENT_S)
