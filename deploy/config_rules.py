@@ -108,12 +108,27 @@ def _tier_faults(place: Place, tier: dict[str, Plain]) -> Iterator[Fault]:
     for key, mend in _NEEDS.get(str(backend), {}).items():
         if tier.get(key) in (None, "", []):
             yield (*place, key), f"a tier with backend {backend} needs '{key}'", mend
-    if isinstance(tier.get("text"), str) and not str(tier["text"]).strip():
-        yield (*place, "text"), "the text is empty", "Write what clients are told, or remove `text`"
+    yield from _text_faults(place, tier)
+    yield from _near_faults(place, tier.get("near"))
     yield from _tokenizer_faults(place, tier.get("tokenizer"))
     yield from _replica_faults(place, tier.get("replicas"))
     yield from _scale_faults(place, tier.get("scale"))
     yield from _gpu_faults(place, tier.get("gpu"))
+
+
+def _text_faults(place: Place, tier: dict[str, Plain]) -> Iterator[Fault]:
+    texts = tier.get("texts")
+    written: dict[Place, Plain] = {(*place, "text"): tier.get("text")}
+    written |= {(*place, "texts", k): v for k, v in (texts if isinstance(texts, dict) else {}).items()}
+    for where, text in written.items():
+        if isinstance(text, str) and not text.strip():
+            yield where, "the text is empty", f"Write what clients are told, or remove `{where[-1]}`"
+
+
+def _near_faults(place: Place, near: Plain) -> Iterator[Fault]:
+    url = near.get("url") if isinstance(near, dict) else None
+    if isinstance(url, str) and not _is_address(url):
+        yield (*place, "near", "url"), f"'{url}' is no address of a server", "Write http://HOST:PORT"
 
 
 def _tokenizer_faults(place: Place, tokenizer: Plain) -> Iterator[Fault]:
@@ -129,7 +144,7 @@ def _replica_faults(place: Place, replicas: Plain) -> Iterator[Fault]:
         here: Place = (*place, "replicas", index, "url")
         if not isinstance(url, str):
             continue
-        if _scheme(url) not in ("http", "https") or not _host_and_port_are_whole(url):
+        if not _is_address(url):
             yield here, f"'{url}' is no address of a server", "Write http://HOST:PORT"
         elif _has_query(url):
             yield (
@@ -172,6 +187,10 @@ def _gpu_faults(place: Place, gpu: Plain) -> Iterator[Fault]:
 
 def _scheme(url: str) -> str:
     return url.split("://", 1)[0] if "://" in url else ""
+
+
+def _is_address(url: str) -> bool:
+    return _scheme(url) in ("http", "https") and _host_and_port_are_whole(url)
 
 
 def _host_and_port_are_whole(url: str) -> bool:

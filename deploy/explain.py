@@ -8,12 +8,14 @@ from deploy.config import Config, Model, Tier
 _ENGINE_ONLY = ("slots", "limit", "slo", "gives_up", "probe", "max_model_len", "tokenizer")
 _MANAGED_ONLY = ("model", "gpu", "scale", "engine_args", "environment")
 _REPLICA_ONLY = ("served_model", "replicas", "api_key")
+_CANNED_ONLY = ("text", "texts", "language_field")
+_CACHE_ONLY = ("max_age_s", "near")
 _NEVER_APPLY: dict[str, tuple[str, ...]] = {
-    "openai": (*_MANAGED_ONLY, "text", "max_age_s"),
-    "vllm": ("replicas", "api_key", "text", "max_age_s"),
-    "llamacpp": ("replicas", "api_key", "text", "max_age_s"),
-    "cache": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_REPLICA_ONLY, "text"),
-    "canned": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_REPLICA_ONLY, "max_age_s"),
+    "openai": (*_MANAGED_ONLY, *_CANNED_ONLY, *_CACHE_ONLY),
+    "vllm": ("replicas", "api_key", *_CANNED_ONLY, *_CACHE_ONLY),
+    "llamacpp": ("replicas", "api_key", *_CANNED_ONLY, *_CACHE_ONLY),
+    "cache": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_REPLICA_ONLY, *_CANNED_ONLY),
+    "canned": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_REPLICA_ONLY, *_CACHE_ONLY),
 }
 
 
@@ -42,9 +44,10 @@ def _ladder(name: str, model: Model) -> Iterator[str]:
 
 def _means(tier: Tier) -> str:
     if tier.backend == "cache":
-        return f"complete answers given before to the same request, at most {tier.max_age_s:g} s old"
+        return f"complete answers given before to the same request{_near(tier)}, at most {tier.max_age_s:g} s old"
     if tier.backend == "canned":
-        return f"always the text {_shortened(tier.text or '')!r}"
+        others = f", or one in {', '.join(tier.texts)}" if tier.texts else ""
+        return f"always the text {_shortened(tier.text or '')!r}{others}"
     who = (
         f"{tier.served_model} on servers that already run"
         if not tier.is_managed
@@ -52,6 +55,12 @@ def _means(tier: Tier) -> str:
     )
     promise = f"first token in {tier.slo.ttft_s:g} s, then one each {tier.slo.itl_s:g} s"
     return f"{who}{_hardware(tier)}; {_capacity(tier)}; promises {promise}{_leaves_out(tier)}"
+
+
+def _near(tier: Tier) -> str:
+    if tier.near is None:
+        return ""
+    return f" or one alike (cosine ≥ {tier.near.min_similarity:g} by {tier.near.served_model})"
 
 
 def _leaves_out(tier: Tier) -> str:
@@ -91,6 +100,7 @@ def _warnings(config: Config) -> Iterator[str]:
     for name, model in config.models.items():
         yield from _unreachable(name, model)
         yield from _out_of_order(name, model)
+        yield from _second_cache(name, model)
         for tier in model.tiers:
             yield from _idle_knobs(name, tier)
             yield from _idle_window(name, tier)
@@ -111,6 +121,12 @@ def _out_of_order(name: str, model: Model) -> Iterator[str]:
                 f"{name}/{lower.name} (quality {lower.quality:g}) is below {upper.name} ({upper.quality:g}): "
                 "tiers go from best to worst. Swap them, or correct the qualities"
             )
+
+
+def _second_cache(name: str, model: Model) -> Iterator[str]:
+    caches = [tier.name for tier in model.tiers if tier.backend == "cache"]
+    for extra in caches[:-1]:
+        yield f"{name}/{extra} remembers nothing: answers go into {caches[-1]}, the lowest cache. Keep one of them"
 
 
 def _idle_knobs(name: str, tier: Tier) -> Iterator[str]:

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import orjson
 
+from fallback_models.answer import Asked
 from fallback_models.cache import is_deterministic, key_of
 from fuzz.grammar import fields
 from fuzz.pieces import seeded
@@ -112,7 +113,7 @@ def use(request: Request) -> None:
     prefix_chain(rendered(request))
     covered(request, _GIVES_UP)
     if is_deterministic(request.body):
-        key_of(request.kind, request.body)
+        key_of(Asked(request.model, request.kind, request.body))
     leg = first_leg(request, Target("primary", "m"))
     headers = {"x-request-id": request.request_id, "traceparent": request.traceparent}
     head, _, _ = request_bytes(REPLICA, leg.path, leg.encoded(), headers).partition(b"\r\n\r\n")

@@ -15,10 +15,12 @@ import pybreaker
 from fallback_models.answer import Answerer
 from fallback_models.cache import AnswerCache
 from fallback_models.canned import CannedText
+from fallback_models.near import NearQuestions
 from gateway.attempt import Attempts
 from gateway.callers import Callers
 from gateway.chronicle import Chronicle, Look
 from gateway.context import ContextWindow
+from gateway.embeddings import Embeddings
 from gateway.errors import ModelNotFound
 from gateway.events import EventLog, breaker_text, health_text
 from gateway.fleet import Fleet
@@ -37,7 +39,7 @@ from gateway.reply import Reply
 from gateway.request import Request
 from gateway.sessions import Sessions
 from gateway.shares import TierShares
-from gateway.specs import GatewaySpec, ModelSpec
+from gateway.specs import GatewaySpec, ModelSpec, TierSpec
 from gateway.status import gauges, look, model_standing, model_status
 from gateway.surface import build_surface
 from gateway.telemetry import Sample, Telemetry
@@ -72,6 +74,7 @@ class _Served:
         self.sessions = Sessions(name, store)
         self.shares = shares
         self.store = store
+        self._embeddings: list[Embeddings] = []
         budget = RetryBudget(spec.retry.budget_share, spec.retry.budget_floor_per_s)
         self.ledger = Ledger(name, telemetry, shares)
         self.attempts = Attempts(self.fleet, self.sessions, self.ledger, budget)
@@ -98,19 +101,43 @@ class _Served:
         """Puts a ladder in force; what is in flight goes on."""
         self.fleet.apply(model.tiers, spec.breaker)
         self.watch.spec = spec.health
+        self._close_embeddings()
         own: dict[str, Answerer] = {}
         self.attempts.cache = None
         for tier in model.tiers:
             if tier.backend == "canned":
-                own[tier.name] = CannedText(tier.text or "")
+                texts = {language.lower(): text for language, text in tier.texts.items()}
+                own[tier.name] = CannedText(tier.text or "", texts, tier.language_field or "")
             elif tier.backend == "cache":
-                own[tier.name] = self.attempts.cache = AnswerCache(self.store, tier.max_age_s)
+                own[tier.name] = self.attempts.cache = self._cache(tier)
         self.attempts.windows = {t.name: ContextWindow(t) for t in model.tiers if t.gives_up.context}
         self.pipeline.own = own
         self.pipeline.route = route_of(spec.routing.filters, spec.routing.scorers, spec.routing.picker)
         self.pipeline.limits = Limits(spec.retry.max_attempts)
         self.pipeline.request_timeout_s = spec.request_timeout_s
         self.pipeline.may_hedge = spec.retry.hedge
+
+    def _cache(self, tier: TierSpec) -> AnswerCache:
+        if tier.near is None:
+            return AnswerCache(self.store, tier.max_age_s)
+        embeddings = Embeddings(tier.near)
+        self._embeddings.append(embeddings)
+        near = NearQuestions(
+            self.store, embeddings, tier.near.min_similarity, tier.near.kept, self.fleet.model
+        )
+        return AnswerCache(self.store, tier.max_age_s, near)
+
+    async def close_caches(self) -> None:
+        """Waits a little for what is being remembered."""
+        cache = self.attempts.cache
+        if cache is not None and cache.near is not None:
+            await cache.near.close()
+        self._close_embeddings()
+
+    def _close_embeddings(self) -> None:
+        for embeddings in self._embeddings:
+            embeddings.close()
+        self._embeddings.clear()
 
 
 class Gateway:
@@ -159,6 +186,7 @@ class Gateway:
         await model.ladder.stop()
         await model.watch.stop()
         await model.sessions.close()
+        await model.close_caches()
         for tier in model.fleet.tiers.values():
             for replica in tier.replicas.values():
                 replica.pool.close()

@@ -17,6 +17,7 @@ from gateway.http_client import ExchangeFailed
 from gateway.journal import Journal, Leg, check_whole
 from gateway.ledger import Ledger
 from gateway.legs import CannotContinue, Target, first_leg, is_streamed_inside, next_leg
+from gateway.own_answer import asked_of
 from gateway.policy.decision import Serve, Shed
 from gateway.policy.facts import Attempt, Seam
 from gateway.policy.retry_budget import RetryBudget
@@ -256,7 +257,7 @@ class Attempts:
             prompt_tokens=counted["prompt_tokens"],
             completion_tokens=counted["completion_tokens"],
         )
-        await self.cache.remember(request.model, request.kind, request.body, answer)
+        await self.cache.remember(asked_of(course), answer)
 
     def _succeeded(self, course: Course, served: Served, permit: Permit) -> Outcome:
         tier, replica = self.fleet.tiers[served.tier], permit.replica

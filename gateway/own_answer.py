@@ -1,15 +1,30 @@
 """Answers of the gateway itself, in the shapes of OpenAI's API."""
 
+import asyncio
 from time import time
 from typing import Any
 
 import orjson
 
-from fallback_models.answer import Answer
+from fallback_models.answer import Answer, Asked
+from gateway.course import Course
 from gateway.request import Request
 from gateway.sse import DONE_FRAME, frame
 
 Json = dict[str, Any]
+
+
+def asked_of(course: Course) -> Asked:
+    """A request as a tier without replicas sees it."""
+    request, now = course.request, asyncio.get_running_loop().time()
+    return Asked(
+        request.model,
+        request.kind,
+        request.body,
+        request.tenant,
+        request.headers.get("accept-language", ""),
+        max(0.001, course.facts.deadline - now),
+    )
 
 
 def whole_of(request: Request, answer: Answer) -> bytes:

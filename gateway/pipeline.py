@@ -19,7 +19,7 @@ from gateway.hedge import Race
 from gateway.journal import Journal
 from gateway.ledger import Ledger
 from gateway.legs import is_streamed_inside
-from gateway.own_answer import frames_of, whole_of
+from gateway.own_answer import asked_of, frames_of, whole_of
 from gateway.policy.decide import Limits, decide, decide_seam
 from gateway.policy.decision import Decision, Serve, Shed, Wait
 from gateway.policy.facts import Attempt, Facts
@@ -30,8 +30,12 @@ from gateway.policy.route import Route
 from gateway.reply import Reply, Served
 from gateway.request import Request, rendered
 from gateway.sessions import Sessions
+from gateway.specs import GivesUp
 from gateway.sse import frame
 from gateway.tier import Permit
+
+ONE_TEXT = GivesUp(n=1, logprobs=True)
+"""What a tier without replicas leaves out: it has a text, and nothing else."""
 
 
 @dataclass(slots=True)
@@ -182,12 +186,14 @@ class Pipeline:
 
     async def _answer_itself(self, course: Course, decision: Serve, reply: Reply) -> bool:
         """A tier without replicas answers, or misses."""
-        course.cover(None)
+        course.cover(ONE_TEXT)
         request = course.request
-        answer = await self.own[decision.tier].answer(request.model, request.kind, request.body)
+        answer = await self.own[decision.tier].answer(asked_of(course))
         if answer is None:
             course.attempts.append(Attempt(decision.tier, "", "miss"))
             return False
+        if answer.similarity is not None:
+            course.leave_out(request, f"near_match={answer.similarity:.3f}")
         served = replace(served_by(self.fleet, course, decision, ""), age_s=answer.age_s or None)
         if request.stream:
             await course.push(reply, served, frames_of(request, answer))

@@ -45,6 +45,8 @@ class Request:
     """Why its answer can't be continued exactly in mid-stream; empty when it can."""
     credential: str = field(default="", repr=False)
     """The bearer token that the caller sent."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """As they came, by lower-case name."""
     tenant: str = ""
     weight: float = 1.0
     """Of the tenant's share where requests wait."""
@@ -126,6 +128,7 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> Request
         traceparent=clean_header(headers.get("traceparent", "")),
         inexact_because=inexactness(body),
         credential=bearer(headers.get("authorization", "")),
+        headers=headers,
     )
 
 

@@ -54,6 +54,19 @@ class GivesUp(Spec):
     """Whether the oldest turns are left out of a conversation that is longer than the tier's window."""
 
 
+class NearSpec(Spec):
+    """Which questions count as the same though their words differ: by an embedding model on an OpenAI-compatible server."""
+
+    url: str
+    served_model: str
+    api_key: str | None = Field(default=None, repr=False)
+    min_similarity: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """The cosine from which on they do."""
+    timeout_s: Seconds = 0.2
+    kept: Annotated[int, Field(ge=1, le=4096)] = 512
+    """Questions that are remembered for each tenant and all that is said before them."""
+
+
 class TierSpec(Spec):
     """One way to answer. `backend` says how; `quality` (0 to 1) says what the answer is worth."""
 
@@ -74,7 +87,13 @@ class TierSpec(Spec):
     """A folder with the model's `tokenizer.json`, or that file."""
     probe: Probe | None = Probe()
     text: str | None = None
+    texts: dict[str, str] = Field(default_factory=dict)
+    """Of a canned tier, by language."""
+    language_field: str | None = None
+    """The request's field that names its language, as in `metadata.language`; asked before Accept-Language."""
     max_age_s: Seconds = 3600.0
+    near: NearSpec | None = None
+    """Of a cache: whether questions that are nearly the same share an answer."""
 
     @property
     def has_replicas(self) -> bool:

@@ -22,6 +22,7 @@ import uvloop
 
 from loadtests.asked import Asked, RefusedError, read_chat, read_completion, read_json
 from loadtests.decoding import Decoder, Pace, Sequence
+from loadtests.embeddings import embedding
 from loadtests.faults import HEALTHY, KINDS, Fault, FaultSwitch, parse_fault
 from loadtests.generation import Generation, Streamed, Whole, failure_body
 from loadtests.prefixes import BLOCK_TOKENS, PrefixCache
@@ -69,6 +70,7 @@ class Engine:
             ("POST", "/v1/chat/completions"): self._generate,
             ("POST", "/v1/completions"): self._generate,
             ("GET", "/v1/models"): self._models,
+            ("POST", "/v1/embeddings"): self._embeddings,
             ("POST", "/tokenize"): self._tokenize,
             ("POST", "/detokenize"): self._detokenize,
             ("GET", "/health"): self._health,
@@ -148,6 +150,22 @@ class Engine:
             "permission": [],
         }
         _json(connection, {"object": "list", "data": [card]})
+
+    def _embeddings(self, request: Request, connection: Connection) -> Pending | None:
+        body = read_json(request.body)
+        self._note(request)
+        fault = self._switch.draw()
+        if fault.kind == "error":
+            return self._refuse(fault, connection)
+        if fault.kind == "hang":
+            return _Late(self._loop, None, lambda: None)
+        given = body.get("input")
+        texts = [str(text) for text in given] if isinstance(given, list) else [str(given)]
+        data = [{"object": "embedding", "index": i, "embedding": embedding(t)} for i, t in enumerate(texts)]
+        tokens = sum(len(encode(text)) for text in texts)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        model = self._options.served_model
+        return _json(connection, {"object": "list", "model": model, "data": data, "usage": usage})
 
     def _tokenize(self, request: Request, connection: Connection) -> None:
         body = read_json(request.body)

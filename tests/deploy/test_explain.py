@@ -60,7 +60,24 @@ def test_what_a_lower_tier_leaves_out(tmp_path: Path) -> None:
     assert warnings == ()
 
 
+def test_what_answers_without_replicas(tmp_path: Path) -> None:
+    near = 'near: {url: "http://h:9", served_model: minilm, min_similarity: 0.9}'
+    text = BASE.replace("cache, quality", f"cache, {near}, quality").replace(
+        "Later.", 'Later.", texts: {de: "Bald."}, language_field: "lang'
+    )
+    ladder, warnings = explained(tmp_path, text)
+    assert ladder[3].endswith(
+        "the same request or one alike (cosine ≥ 0.9 by minilm), at most 3600 s old; quality 0.5"
+    )
+    assert ladder[4].endswith("always the text 'Later.', or one in de; quality 0")
+    assert warnings == ()
+
+
 IDLE = {
+    "two caches": (
+        "      - {name: more, backend: cache, quality: 0}\n",
+        "chat/cached remembers nothing: answers go into more, the lowest cache. Keep one of them",
+    ),
     "window of nothing that fits": (
         '      - {name: x, backend: openai, quality: 0, served_model: m, replicas: [{url: "http://h:3"}], '
         "max_model_len: 512}\n",

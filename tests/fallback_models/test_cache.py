@@ -6,13 +6,17 @@ from typing import Any
 import orjson
 import pytest
 
-from fallback_models.answer import Answer
+from fallback_models.answer import Answer, Asked
 from fallback_models.cache import MAX_ANSWER_BYTES, AnswerCache, is_deterministic, key_of
 from state_store.memory import MemoryStateStore
 from state_store.protocol import StateStoreUnavailable
 
 BODY = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "temperature": 0}
 ANSWER = Answer("hello", "m", prompt_tokens=3, completion_tokens=1)
+
+
+def asked(body: dict[str, Any], kind: str = "chat", model: str = "chat", tenant: str = "") -> Asked:
+    return Asked(model, kind, body, tenant)
 
 
 def cache(store: MemoryStateStore | None = None, max_age_s: float = 60.0) -> AnswerCache:
@@ -22,14 +26,14 @@ def cache(store: MemoryStateStore | None = None, max_age_s: float = 60.0) -> Ans
 async def find(
     found: AnswerCache, body: dict[str, Any], kind: str = "chat", model: str = "chat"
 ) -> str | None:
-    answer = await found.answer(model, kind, body)
+    answer = await found.answer(asked(body, kind, model))
     return None if answer is None else answer.text
 
 
 async def test_what_was_answered_before() -> None:
     found = cache()
-    await found.remember("chat", "chat", BODY, ANSWER)
-    answer = await found.answer("chat", "chat", BODY)
+    await found.remember(asked(BODY), ANSWER)
+    answer = await found.answer(asked(BODY))
     assert answer is not None
     assert (answer.text, answer.model, answer.prompt_tokens, answer.completion_tokens) == ("hello", "m", 3, 1)
     assert 0.0 <= answer.age_s < 5.0
@@ -55,26 +59,41 @@ OTHER: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", SAME)
 async def test_the_same_question(changes: dict[str, Any]) -> None:
     found = cache()
-    await found.remember("chat", "chat", BODY, ANSWER)
+    await found.remember(asked(BODY), ANSWER)
     assert await find(found, {**BODY, **changes}) == "hello"
 
 
 @pytest.mark.parametrize("changes", OTHER)
 async def test_another_question(changes: dict[str, Any]) -> None:
     found = cache()
-    await found.remember("chat", "chat", BODY, ANSWER)
+    await found.remember(asked(BODY), ANSWER)
     assert await find(found, {**BODY, **changes}) is None
 
 
 async def test_other_models_and_kinds_are_apart() -> None:
     found = cache()
-    await found.remember("chat", "chat", BODY, ANSWER)
+    await found.remember(asked(BODY), ANSWER)
     assert await find(found, BODY, model="other") is None
     assert await find(found, BODY, kind="text") is None
 
 
+async def test_tenants_are_apart() -> None:
+    found = cache()
+    await found.remember(asked(BODY, tenant="a"), ANSWER)
+    assert await found.answer(asked(BODY, tenant="a")) is not None
+    for other in ("b", ""):
+        assert await found.answer(asked(BODY, tenant=other)) is None
+
+
+async def test_an_answer_that_was_stopped_is_not_kept() -> None:
+    found = cache()
+    await found.remember(asked(BODY), Answer("hel", "m", "content_filter"))
+    assert await find(found, BODY) is None
+
+
 def test_the_order_of_fields_does_not_matter() -> None:
-    assert key_of("chat", {"a": 1, "b": {"c": 2, "d": 3}}) == key_of("chat", {"b": {"d": 3, "c": 2}, "a": 1})
+    one, other = {"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1}
+    assert key_of(asked(one)) == key_of(asked(other))
 
 
 DETERMINISTIC = [
@@ -108,9 +127,9 @@ def test_is_deterministic(fields: dict[str, Any], expected: bool) -> None:
 
 async def test_what_is_not_deterministic_is_neither_kept_nor_found() -> None:
     found, warm = cache(), {**BODY, "temperature": 1}
-    await found.remember("chat", "chat", warm, ANSWER)
+    await found.remember(asked(warm), ANSWER)
     assert await find(found, warm) is None
-    await found.remember("chat", "chat", BODY, ANSWER)
+    await found.remember(asked(BODY), ANSWER)
     assert await find(found, warm) is None
 
 
@@ -119,16 +138,16 @@ async def test_what_is_not_deterministic_is_neither_kept_nor_found() -> None:
 )
 async def test_a_very_long_answer_is_not_kept(text: str, is_kept: bool) -> None:
     found = cache()
-    await found.remember("chat", "chat", BODY, Answer(text, "m"))
+    await found.remember(asked(BODY), Answer(text, "m"))
     assert (await find(found, BODY) is not None) is is_kept
 
 
 async def test_an_answer_older_than_its_age_is_a_miss_though_the_store_still_has_it() -> None:
     store = MemoryStateStore()
     raw = {"text": "old", "model": "m", "as_of": time() - 100}
-    await store.put("answers:chat", key_of("chat", BODY), orjson.dumps(raw), ttl_s=999)
+    await store.put("answers:chat", key_of(asked(BODY)), orjson.dumps(raw), ttl_s=999)
     assert await find(cache(store, max_age_s=60.0), BODY) is None
-    answer = await cache(store, max_age_s=200.0).answer("chat", "chat", BODY)
+    answer = await cache(store, max_age_s=200.0).answer(asked(BODY))
     assert answer is not None
     assert 100 <= answer.age_s < 110
 
@@ -138,7 +157,7 @@ async def test_an_answer_older_than_its_age_is_a_miss_though_the_store_still_has
 )
 async def test_a_broken_value_is_a_miss(raw: bytes) -> None:
     store = MemoryStateStore()
-    await store.put("answers:chat", key_of("chat", BODY), raw, ttl_s=999)
+    await store.put("answers:chat", key_of(asked(BODY)), raw, ttl_s=999)
     assert await find(cache(store, max_age_s=1e12), BODY) is None
 
 
@@ -156,5 +175,5 @@ class Gone(MemoryStateStore):
 
 async def test_without_the_store_it_is_a_miss() -> None:
     found = cache(Gone())
-    await found.remember("chat", "chat", BODY, ANSWER)
+    await found.remember(asked(BODY), ANSWER)
     assert await find(found, BODY) is None

@@ -1,5 +1,6 @@
 """What lower tiers leave out of a request, seen by a client: which turns are gone, and that the answer says so."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from loadtests.tokens import prompt_ids
 from tests.integration.client import Question, ask, assert_refused
 from tests.integration.conftest import Engines
 from tests.integration.rig import all_idle, attempts, canned, serving, tier
-from tests.rig import EngineProcess, free_port
+from tests.rig import EngineProcess, eventually, free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,6 +25,11 @@ async def narrow() -> AsyncIterator[EngineProcess]:
     engine = EngineProcess(name="narrow", served_model="small", token_ms=2, slots=8, max_model_len=WINDOW)
     async with engine:
         yield engine
+
+
+@pytest_asyncio.fixture(autouse=True, loop_scope="session")
+async def _as_new(narrow: EngineProcess) -> None:
+    await narrow.reset()
 
 
 def conversation(turns: int, words: int, last: str = "And then?") -> list[Json]:
@@ -139,3 +145,79 @@ async def test_a_broken_stream_goes_on_in_the_narrow_tier_with_fewer_turns(
         assert seen["json"]["messages"][0]["role"] == "system"
         assert seen["json"]["messages"][-1]["role"] == "assistant"
         await all_idle(gateway, engines.a, narrow)
+
+
+# what no replica answers
+
+
+SHA = "5e884898da28047151d0e56f8dc6292773603d0d6aabbdd62a11ef721d1542d8"  # of `password`
+OTHER_SHA = "8c6976e5b5410415bde908bd4dee15dfb167a9c873fc4bb8a81f6f2ab448a918"  # of `admin`
+KEYS = [{"name": "a", "sha256": SHA}, {"name": "b", "sha256": OTHER_SHA}]
+A, B = {"authorization": "Bearer password"}, {"authorization": "Bearer admin"}
+HIGH = "Please tell me how high the highest mountain of the Alps is in metres"
+
+
+async def test_near_answers_of_the_same_tenant_alone(
+    engines: Engines, narrow: EngineProcess, config: Path
+) -> None:
+    near = {"url": narrow.url, "served_model": "small", "min_similarity": 0.9, "timeout_s": 5.0}
+    tiers = [tier("primary", engines.a), {"name": "cached", "backend": "cache", "near": near}, canned()]
+    async with serving(config, *tiers, keys=KEYS) as gateway:
+        first = await ask(gateway.url, Question(stream=False, tokens=8, prompt=HIGH, headers=A))
+        assert first.headers["x-served-tier"] == "primary"
+
+        async def is_entered() -> bool:
+            return any(r["path"] == "/v1/embeddings" for r in await narrow.requests())
+
+        await eventually(is_entered)
+        await engines.a.kill()
+        alike = Question(stream=True, tokens=8, prompt=HIGH.lower() + ", please?")
+        answer = await ask(gateway.url, alike.with_(A))
+        assert answer.headers["x-served-tier"] == "cached"
+        assert answer.text == first.text
+        assert re.fullmatch(r"near_match=0\.9\d\d", answer.headers["x-given-up"])
+        assert int(answer.headers["age"]) >= 0
+        assert await gateway.metric("graceway_given_up_total", what="near_match") == 1
+        exact = await ask(gateway.url, Question(stream=False, tokens=8, prompt=HIGH, headers=A))
+        assert exact.headers["x-served-tier"] == "cached"
+        assert "x-given-up" not in exact.headers
+        for question in (alike, Question(tokens=8, prompt=HIGH)):
+            other = await ask(gateway.url, question.with_(B))
+            assert other.headers["x-served-tier"] == "canned"
+
+
+async def test_a_hanging_embedding_server_costs_its_timeout_once(
+    engines: Engines, narrow: EngineProcess, config: Path
+) -> None:
+    near = {"url": narrow.url, "served_model": "small", "min_similarity": 0.9, "timeout_s": 0.3}
+    tiers = [tier("primary", engines.a), {"name": "cached", "backend": "cache", "near": near}, canned()]
+    async with serving(config, *tiers) as gateway:
+        await ask(gateway.url, Question(stream=False, tokens=8, prompt=HIGH))
+
+        async def is_entered() -> bool:
+            return any(r["path"] == "/v1/embeddings" for r in await narrow.requests())
+
+        await eventually(is_entered)
+        await engines.a.kill()
+        await narrow.fault(kind="hang")
+        alike = Question(stream=False, tokens=8, prompt=HIGH.lower() + ", please?")
+        before = (await narrow.stats())["requests"]
+        for _ in range(10):
+            assert (await ask(gateway.url, alike)).headers["x-served-tier"] == "canned"
+        assert (await narrow.stats())["requests"] - before <= 3
+        await narrow.reset()
+
+        async def is_found() -> bool:
+            return (await ask(gateway.url, alike)).headers["x-served-tier"] == "cached"
+
+        await eventually(is_found, 15.0)
+
+
+async def test_a_canned_text_in_the_callers_language_says_what_it_lacks(config: Path) -> None:
+    tiers = [tier("primary", nowhere()), canned() | {"texts": {"de": "Bis später."}}]
+    async with serving(config, *tiers) as gateway:
+        german = Question(stream=False).with_({"accept-language": "de-CH,en;q=0.5"}, n=3, logprobs=True)
+        answer = await ask(gateway.url, german)
+        assert answer.text == "Bis später."
+        assert answer.headers["x-given-up"] == "n=1, logprobs"
+        assert (await ask(gateway.url, Question(stream=False))).text == "Please come back later."
