@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deploy.config import DEFAULT_SLOTS, Config, Tier, to_gateway_spec
 from gateway.app import Gateway
+from gateway.line_writer import LineWriter
 from gateway.specs import GatewaySpec
 from replicas.engines import EngineSpec
 from replicas.probe import KnownPrompt
@@ -24,12 +25,15 @@ _SUPERVISORS_PATIENCE_S = 1.0
 ReadConfig = Callable[[], Config]
 
 
-def build_gateway(config: Config, store_url: str, read_config: ReadConfig) -> Gateway:
+def build_gateway(
+    config: Config, store_url: str, read_config: ReadConfig, lines: LineWriter | None = None
+) -> Gateway:
     """A gateway on the store at `store_url`, which is the config's own or an embedded one's.
 
-    `read_config` is for `POST /admin/reload`; it raises ConfigError when the config can't be used.
+    `read_config` is for `POST /admin/reload`; it raises ConfigError when the config can't be used. `lines` is the
+    process's log, from `deploy.log`.
     """
-    gateway = Gateway(to_gateway_spec(config), open_state_store(store_url))
+    gateway = Gateway(to_gateway_spec(config), open_state_store(store_url), lines=lines)
 
     async def read_spec() -> GatewaySpec:
         return to_gateway_spec(await asyncio.to_thread(read_config))

@@ -20,12 +20,14 @@ from gateway.specs import (
     GatewaySpec,
     HealthSpec,
     KeySpec,
+    LogSpec,
     ModelSpec,
     RetrySpec,
     RoutingSpec,
     Seconds,
     Spec,
     TierSpec,
+    TracingSpec,
 )
 from replicas.engines import DEFAULT_SLOT_TOKENS
 
@@ -113,6 +115,8 @@ class Config(Spec):
     request_timeout_s: Seconds = GatewaySpec.model_fields["request_timeout_s"].default
     admin_key: str | None = Field(default=None, repr=False)
     keys: Annotated[tuple[KeySpec, ...], Field(strict=False)] = ()
+    log: LogSpec = LogSpec()
+    tracing: TracingSpec = TracingSpec()
 
     def allowed_host(self, host: str) -> str:
         """Where it may listen: as long as there are no keys, where no stranger can reach it."""

@@ -7,6 +7,8 @@ STORE_URL = "GRACEWAY_STORE_URL"
 CONFIG = "GRACEWAY_CONFIG"
 PID = "GRACEWAY_PID"
 """The file that `graceway up` was given, and its process, as far as they are on this machine."""
+LOG_PIPE = "GRACEWAY_LOG_PIPE"
+"""A named pipe whose lines `graceway up` writes to its own standard error."""
 
 
 def store_url() -> str:

@@ -173,7 +173,7 @@ class _Reload:
         except ConfigError as error:
             log.error("the config is refused, the one before stays in force:\n%s", error)
             return
-        for section in ("server", "state_store"):
+        for section in ("server", "state_store", "log"):
             if getattr(config, section) != getattr(self._config, section):
                 log.warning("a change of '%s' needs a restart", section)
         await self._gateway.reload(to_gateway_spec(config))

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -18,6 +19,7 @@ from deploy import handover
 from deploy.config import Config
 from deploy.haproxy import haproxy_environment
 from deploy.http_server import free_ports
+from deploy.log import LogPipe
 from state_store.child_process import ChildProcess
 
 _LONGEST_TEMP = 14
@@ -32,23 +34,34 @@ _PORTS = ("RAY_SERVE_FALLBACK_PROXY_HTTP_PORT", "DASHBOARD_METRIC_PORT", "AUTOSC
 class RayChild:
     """Runs `deploy.ray_system` from `start` to `take_down`."""
 
-    def __init__(self, home: Path, process: ChildProcess) -> None:
+    def __init__(self, home: Path, process: ChildProcess, log: LogPipe | None) -> None:
         self._home = home
         self._process = process
+        self._log = log
 
     @classmethod
-    async def start(cls, path: Path, text: str, config: Config, store_url: str) -> Self:
-        """`text` is the content of the config at `path`, known to be good."""
+    async def start(
+        cls,
+        path: Path,
+        text: str,
+        config: Config,
+        store_url: str,
+        take_lines: Callable[[bytes], None] | None = None,
+    ) -> Self:
+        """`text` is the content of the config at `path`, known to be good. `take_lines` gets what its processes log."""
         home = _new_home()
         (home / "config.yaml").write_text(text)
         (home / "tmp").mkdir()
+        log = None if take_lines is None else LogPipe(home / "log")
+        if log is not None and take_lines is not None:
+            await log.open(take_lines)
         process = await ChildProcess.start(
             [sys.executable, "-m", "deploy.ray_system", str(home / "config.yaml"), str(home)],
-            env=_environment(path, config, home, store_url),
+            env=_environment(path, config, home, store_url) | _log_environment(log),
             log_path=home / "system.log",
             grace_s=_GUARD_GRACE_S,
         )
-        return cls(home, process)
+        return cls(home, process, log)
 
     @property
     def has_exited(self) -> bool:
@@ -83,6 +96,8 @@ class RayChild:
             for wait in waits:
                 wait.cancel()
         await self._process.stop()
+        if self._log is not None:
+            self._log.close()
         shutil.rmtree(self._home, ignore_errors=True)
 
     def _signal(self, signum: int) -> None:
@@ -130,6 +145,10 @@ def _environment(path: Path, config: Config, home: Path, store_url: str) -> dict
         "RAY_USAGE_STATS_ENABLED": "0",
         **({} if joined else _environment_of_own_ray(path, config, home)),
     }
+
+
+def _log_environment(log: LogPipe | None) -> dict[str, str]:
+    return {} if log is None else {handover.LOG_PIPE: str(log.path)}
 
 
 def _environment_of_own_ray(path: Path, config: Config, home: Path) -> dict[str, str]:

@@ -1,23 +1,23 @@
 """`graceway serve`: the gateway in this process, or in several that share the port."""
 
 import logging
-import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
 from deploy.compose import build_gateway, store_address
 from deploy.config import Config, load_config
 from deploy.http_server import Beside, address_of, is_taken, listening_socket, run_gateway
+from deploy.log import begin_log
 from deploy.workers import WorkerPool
 from gateway.app import Gateway
+from gateway.line_writer import LineWriter
 
 log = logging.getLogger("graceway.deploy")
 
@@ -30,7 +30,7 @@ class NoPort(OSError):  # noqa: N818
 
 def serve(path: Path, config: Config, address: tuple[str, int], grpc_port: int, workers: int) -> int:
     """Serves until told to end; the exit status. `grpc_port` 0 is no gRPC."""
-    _log_to_stderr()
+    lines = begin_log(config.log)
     host, port = address
     with ExitStack() as stack:
         try:
@@ -41,8 +41,10 @@ def serve(path: Path, config: Config, address: tuple[str, int], grpc_port: int, 
         except NoPort as error:
             sys.stderr.write(f"{error}\n")
             return EXIT_NO_PORT
-        run = _serve_alone if workers == 1 else _serve_with(workers)
-        uvloop.run(run(path, config, sock, grpc_port))
+        if workers == 1:
+            uvloop.run(_serve_alone(path, config, sock, grpc_port, lines))
+        else:
+            uvloop.run(_serve_with(workers, path, config, sock, grpc_port))
     return 0
 
 
@@ -67,8 +69,8 @@ def run_worker(
     on_ready: Callable[[], None],
 ) -> None:
     """The whole life of one process that serves `sock`, with a store that somebody else keeps."""
-    _log_to_stderr()
-    uvloop.run(_serve_on(path, config, sock, grpc_port, store_url, on_ready))
+    lines = begin_log(config.log)
+    uvloop.run(_serve_on(path, config, sock, grpc_port, store_url, lines, on_ready))
 
 
 async def _serve_on(
@@ -77,9 +79,10 @@ async def _serve_on(
     sock: socket.socket,
     grpc_port: int,
     store_url: str,
+    lines: LineWriter,
     on_ready: Callable[[], None],
 ) -> None:
-    gateway = build_gateway(config, store_url, partial(load_config, path))
+    gateway = build_gateway(config, store_url, partial(load_config, path), lines)
     beside = _grpc_server(gateway, sock.getsockname()[0], grpc_port) if grpc_port else None
     await run_gateway(gateway, path, config, sock, on_ready, beside)
 
@@ -91,19 +94,18 @@ def _grpc_server(gateway: Gateway, host: str, port: int) -> Beside:
     return GrpcServer(gateway, host, port)
 
 
-async def _serve_alone(path: Path, config: Config, sock: socket.socket, grpc_port: int) -> None:
+async def _serve_alone(
+    path: Path, config: Config, sock: socket.socket, grpc_port: int, lines: LineWriter
+) -> None:
     async with store_address(config) as store_url:
-        await _serve_on(path, config, sock, grpc_port, store_url, lambda: _say_ready(sock, grpc_port))
+        await _serve_on(path, config, sock, grpc_port, store_url, lines, lambda: _say_ready(sock, grpc_port))
 
 
-def _serve_with(workers: int) -> Callable[[Path, Config, socket.socket, int], Coroutine[Any, Any, None]]:
-    async def run(path: Path, config: Config, sock: socket.socket, grpc_port: int) -> None:
-        async with store_address(config) as store_url:
-            with tempfile.TemporaryDirectory(prefix="graceway-") as home:
-                pool = WorkerPool(path, Path(home), sock, grpc_port, store_url, workers)
-                await pool.run(on_ready=lambda: _say_ready(sock, grpc_port))
-
-    return run
+async def _serve_with(workers: int, path: Path, config: Config, sock: socket.socket, grpc_port: int) -> None:
+    async with store_address(config) as store_url:
+        with tempfile.TemporaryDirectory(prefix="graceway-") as home:
+            pool = WorkerPool(path, Path(home), sock, grpc_port, store_url, workers)
+            await pool.run(on_ready=lambda: _say_ready(sock, grpc_port))
 
 
 def _say_ready(sock: socket.socket, grpc_port: int) -> None:
@@ -111,11 +113,3 @@ def _say_ready(sock: socket.socket, grpc_port: int) -> None:
         log.info("gRPC is at %s:%d", sock.getsockname()[0], grpc_port)
     sys.stdout.write(f"ready {address_of(sock)}\n")
     sys.stdout.flush()
-
-
-def _log_to_stderr() -> None:
-    level = os.environ.get("GRACEWAY_LOG", "INFO").upper()
-    logging.basicConfig(
-        level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
-    logging.getLogger("uvicorn.error").setLevel("WARNING")

@@ -21,7 +21,9 @@ from deploy.compose import build_gateway, build_supervisor
 from deploy.config import Config, Tier, is_local, load_config, to_gateway_spec
 from deploy.grpc_server import GrpcServer
 from deploy.http_server import DRAIN_S
+from deploy.log import begin_log_of_system
 from gateway.app import Gateway
+from gateway.specs import LogSpec
 from replicas.supervisor import Supervisor
 
 APPLICATION = "graceway"
@@ -46,7 +48,8 @@ class GatewayReplica:
         if self._gateway is not None:
             await self._gateway.reload(to_gateway_spec(config))
             return
-        self._gateway = build_gateway(config, self._store_url, read_config_of_system)
+        lines = begin_log_of_system(config.log)
+        self._gateway = build_gateway(config, self._store_url, read_config_of_system, lines)
         await self._gateway.start()
         ingress.attach(self._gateway.asgi)
         if config.server.grpc_port:
@@ -76,6 +79,7 @@ class TierReplica:
     async def reconfigure(self, user_config: dict[str, str]) -> None:
         """Serve calls this once: a changed tier has another version, and gets new replicas."""
         tier = Tier.model_validate_json(user_config["tier"])
+        begin_log_of_system(LogSpec.model_validate_json(user_config["log"]))
         name = f"{tier.name}-{serve.get_replica_context().replica_id.unique_id}"
         self._supervisor: Supervisor = build_supervisor(self._model, tier, name, self._store_url)
         self._running = asyncio.create_task(self._supervisor.run(), name=f"supervisor of {name}")
@@ -102,7 +106,7 @@ def read_config_of_system() -> Config:
 
 def application(config: Config, store_url: str) -> Application:
     """What `serve.run` takes. Deployments whose version stays the same are left alone by a later run."""
-    tiers = [_tier(model, tier, store_url) for model, tier in config.managed_tiers()]
+    tiers = [_tier(model, tier, store_url, config.log) for model, tier in config.managed_tiers()]
     gateway = serve.deployment(serve.ingress()(GatewayReplica)).options(
         name="gateway",
         version=_version(store_url, [tier.name for _, tier in config.managed_tiers()]),
@@ -115,12 +119,12 @@ def application(config: Config, store_url: str) -> Application:
     return gateway.bind(store_url, tiers)
 
 
-def _tier(model: str, tier: Tier, store_url: str) -> Application:
+def _tier(model: str, tier: Tier, store_url: str, log: LogSpec) -> Application:
     plain = _at_its_place(tier).model_dump_json()
     deployment = serve.deployment(TierReplica).options(
         name=_deployment_name(model, tier.name),
         version=_version(model, plain, store_url),
-        user_config={"tier": plain},
+        user_config={"tier": plain, "log": log.model_dump_json()},
         num_replicas=tier.scale.min,
         # CPUs are not rationed: engines share them by their own settings, and a small machine has too few to count.
         ray_actor_options={"num_cpus": 0, "num_gpus": tier.gpu},

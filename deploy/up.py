@@ -21,11 +21,15 @@ import aiohttp
 from deploy.compose import store_address
 from deploy.config import Config, ConfigError, load_config
 from deploy.http_server import is_taken
+from deploy.log import begin_log
 from deploy.progress import Progress, ready_lines
 from deploy.ray_child import RayChild
+from gateway.line_writer import LineWriter
 from state_store.open import open_state_store
 from state_store.protocol import StateStore, StateStoreUnavailable
 from state_store.records import REPLICAS, ReplicaRecord
+
+log = logging.getLogger("graceway.up")
 
 EXIT_FAILED = 1
 EXIT_WRONG_CONFIG = 2
@@ -41,7 +45,7 @@ _PHASES = {
 
 def bring_up(path: Path, config: Config) -> int:
     """Runs the system until SIGTERM or SIGINT; the exit status. 0 means: ended as asked, nothing left."""
-    logging.basicConfig(level="WARNING", format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    lines = _begin_log(config)
     if refusal := _refusal(config):
         sys.stderr.write(refusal + "\n")
         return EXIT_WRONG_CONFIG
@@ -52,7 +56,15 @@ def bring_up(path: Path, config: Config) -> int:
                 f"{host}:{port} is taken. End what listens there, or change server.{key} in {path}\n"
             )
             return EXIT_NO_PORT
-    return asyncio.run(_System(path, config).run())
+    return asyncio.run(_System(path, config, lines).run())
+
+
+def _begin_log(config: Config) -> LineWriter | None:
+    """Where all processes of the system log as data, they do so through this one; else it tells people what happens."""
+    if config.log.format == "json":
+        return begin_log(config.log)
+    logging.basicConfig(level="WARNING", format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    return None
 
 
 def _refusal(config: Config) -> str | None:
@@ -79,7 +91,8 @@ def _missing_models(config: Config) -> list[str]:
 class _System:
     """One run, from nothing to nothing."""
 
-    def __init__(self, path: Path, config: Config) -> None:
+    def __init__(self, path: Path, config: Config, lines: LineWriter | None = None) -> None:
+        self._lines = lines
         self._path = path
         self._text = path.read_text(encoding="utf-8")
         self._config = config
@@ -114,7 +127,8 @@ class _System:
         """One Ray from start to end; whether, having lost it, another one is worth a try."""
         address = os.environ.get("RAY_ADDRESS")
         self._say(f"joining Ray at {address}" if address else "starting Ray")
-        self._ray = await RayChild.start(self._path, self._text, self._config, store_url)
+        take_lines = None if self._lines is None else self._lines.put_bytes
+        self._ray = await RayChild.start(self._path, self._text, self._config, store_url, take_lines)
         progress = Progress(self._config)
         try:
             await self._follow(self._ray, progress, store_url)
@@ -167,7 +181,10 @@ class _System:
         return time.monotonic() - self._started
 
     def _say(self, line: str) -> None:
-        _print([f"[{self._now_s():5.1f} s] {line}"])
+        if self._lines is None:
+            _print([f"[{self._now_s():5.1f} s] {line}"])
+        else:
+            log.info("%s", line)
 
 
 async def _records(store: StateStore) -> dict[str, ReplicaRecord]:

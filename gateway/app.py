@@ -6,8 +6,9 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from random import Random
-from time import time
+from time import perf_counter, time
 from typing import Any
 
 import pybreaker
@@ -22,31 +23,37 @@ from gateway.chronicle import Chronicle, Look
 from gateway.context import ContextWindow
 from gateway.embeddings import Embeddings
 from gateway.errors import ModelNotFound
-from gateway.events import EventLog, breaker_text, health_text
+from gateway.events import Event, EventLog, breaker_text, health_text
 from gateway.fleet import Fleet
 from gateway.health import HealthWatch
 from gateway.http import Asgi, HttpApi
 from gateway.ladder import Ladder
 from gateway.ledger import Ledger
+from gateway.line_writer import LineWriter
+from gateway.log_lines import request_json, request_text
+from gateway.loop_lag import LoopLag
 from gateway.pin import Pin
 from gateway.pipeline import Pipeline
 from gateway.policy.decide import Limits
 from gateway.policy.health import Health
 from gateway.policy.retry_budget import RetryBudget
 from gateway.policy.route import route_of
+from gateway.recorder import Recorder, TakeTrail
 from gateway.replica import Replica
 from gateway.reply import Reply
 from gateway.request import Request
 from gateway.sessions import Sessions
 from gateway.shares import TierShares
-from gateway.specs import GatewaySpec, ModelSpec, TierSpec
+from gateway.specs import GatewaySpec, LogSpec, ModelSpec, TierSpec, TracingSpec
 from gateway.status import gauges, look, model_standing, model_status
 from gateway.surface import build_surface
 from gateway.telemetry import Sample, Telemetry
+from gateway.trace_exporter import TraceExporter
+from gateway.trail import Trail
 from state_store.guarded import GuardedStateStore
 from state_store.protocol import StateStore
 
-log = logging.getLogger("graceway.gateway")
+log = logging.getLogger("graceway.events")
 
 Json = dict[str, Any]
 SETTLE_S = 2.0
@@ -146,10 +153,20 @@ class Gateway:
     Args:
         spec: models, tiers, tuning.
         store: the shared state; it is guarded here, so that a dead one costs no request anything.
+        lines: where finished requests are told, if the spec wants them to be.
     """
 
-    def __init__(self, spec: GatewaySpec, store: StateStore, rng: Random | None = None) -> None:
+    def __init__(
+        self,
+        spec: GatewaySpec,
+        store: StateStore,
+        rng: Random | None = None,
+        lines: LineWriter | None = None,
+    ) -> None:
         self.spec = spec
+        self._lines = lines
+        self._recorder = Recorder(_request_log(spec.log, lines))
+        self._exporter: TraceExporter | None = None
         self.callers = Callers(spec.keys)
         self._rng = rng or Random()
         self._store = store
@@ -157,7 +174,8 @@ class Gateway:
         self._models: dict[str, _Served] = {}
         self._is_draining = False
         self._started_at = time()
-        self.events = EventLog()
+        self.events = EventLog(_log_event)
+        self._loop_lag = LoopLag(self.telemetry.loop_lag_s.of().add)
         self._chronicle = Chronicle(self.events, self._looks, self._is_store_available)
         self.read_spec: Callable[[], Awaitable[GatewaySpec]] | None = None
         """Reads the config anew for `POST /admin/reload`; raises ValueError with what is wrong."""
@@ -172,15 +190,32 @@ class Gateway:
 
     async def start(self) -> None:
         """Begins to watch the replicas; returns when each has been probed once, or after two seconds."""
+        self._trace()
         await asyncio.gather(*(m.start() for m in self._models.values()))
         self._chronicle.start()
+        self._loop_lag.start()
 
     async def stop(self) -> None:
         """Stops watching, and closes what is open."""
         await self._chronicle.stop()
+        await self._loop_lag.stop()
+        if self._exporter is not None:
+            await asyncio.to_thread(self._exporter.stop)
         for model in self._models.values():
             await self._end(model)
         await self._store.close()
+
+    def _trace(self) -> None:
+        """Sends spans where the spec wants them, from now on."""
+        tracing, old = self.spec.tracing, self._exporter
+        if (old.spec if old is not None else TracingSpec()) != tracing:
+            self._exporter = None if tracing.url is None else TraceExporter(tracing)
+            if self._exporter is not None:
+                self._exporter.start()
+            if old is not None:
+                # What it still has goes out; nothing waits for that here.
+                asyncio.get_running_loop().run_in_executor(None, old.stop)
+        self._recorder.trace_to(None if self._exporter is None else self._exporter.put, tracing)
 
     async def _end(self, model: _Served) -> None:
         await model.ladder.stop()
@@ -202,6 +237,7 @@ class Gateway:
         """Puts a new configuration in force. Nothing in flight is dropped."""
         self.spec = spec
         self.callers = Callers(spec.keys, self.callers)
+        self._trace()
         for name in [n for n in self._models if n not in spec.models]:
             await self._end(self._models.pop(name))
         for name, model in spec.models.items():
@@ -249,18 +285,26 @@ class Gateway:
         Raises:
             Unauthorized, Forbidden, ModelNotFound, BadRequest
         """
+        with self._recorder.begin(request) as trail:
+            await self._answer(request, reply, trail)
+
+    async def _answer(self, request: Request, reply: Reply, trail: Trail) -> None:
+        began_at = perf_counter()
         request = self.callers.admit(request)
+        if self.callers.are_needed:
+            trail.admitted(request, began_at)
         model = self._models.get(request.model)
         if model is None:
             raise ModelNotFound(request.model)
+        model.ledger.parsed(began_at - request.received_at)
         time = asyncio.get_running_loop().time
         shed = self.callers.reserve(request, time())
         if shed is not None:
-            model.ledger.refused(request, shed)
+            model.ledger.shed(request, shed, trail)
             await reply.refuse(shed, request.request_id)
             return
         try:
-            used_tokens = await model.pipeline.answer(request, reply)
+            used_tokens = await model.pipeline.answer(request, reply, trail)
         except Exception:
             # Not for a client that left: what it had generated is not known here, so its estimate stands.
             self.callers.settle(request, 0, time())
@@ -336,20 +380,29 @@ class Gateway:
         available = float(self._store_status()["available"])
         yield "graceway_store_available", "1 while the state store answers", {}, available
         yield "graceway_tasks", "Tasks on the event loop", {}, float(len(asyncio.all_tasks()))
+        yield from self._seeing()
         for model in self._models.values():
             yield from gauges(model.fleet, now)
             of_model = {"model": model.fleet.model}
             yield "graceway_ladder_peers", "Other gateways that agree on shares", of_model, model.ladder.peers
 
+    def _seeing(self) -> Iterator[Sample]:
+        """What is lost of what it says about itself."""
+        dropped = self._lines.dropped if self._lines is not None else 0
+        yield "graceway_log_lines_dropped", "Lines that nobody took in time", {}, float(dropped)
+        if self._exporter is not None:
+            for result, count in (("exported", self._exporter.exported), ("dropped", self._exporter.dropped)):
+                help_ = "Sampled requests by what became of their spans"
+                yield "graceway_traces", help_, {"result": result}, float(count)
+
 
 class _TellsOfBreakers(pybreaker.CircuitBreakerListener):  # type: ignore[misc]
-    """Counts, logs and tells what one model's breakers do."""
+    """Counts and tells what one model's breakers do."""
 
     def __init__(self, model: str, telemetry: Telemetry, events: EventLog) -> None:
         self._model, self._telemetry, self._events = model, telemetry, events
 
     def state_change(self, cb: Any, old_state: Any, new_state: Any) -> None:
-        log.warning("breaker %s: %s → %s", cb.name, old_state, new_state)
         tier, replica = cb.name.removeprefix(f"{self._model}/").split("/", 1)
         self._telemetry.count(self._telemetry.states, self._model, tier, replica, f"breaker-{new_state}")
         self._events.add("breaker", breaker_text(self._model, tier, replica, str(new_state)), time())
@@ -373,3 +426,13 @@ def _pin_text(model: str, pin: Pin) -> str:
     if pin.share is None:
         return f"an operator pinned {model} to {pin.tier} for {pin.for_s:g} s"
     return f"an operator gave {pin.tier} ({model}) {pin.share:.0%} of its traffic for {pin.for_s:g} s"
+
+
+def _request_log(spec: LogSpec, lines: LineWriter | None) -> TakeTrail | None:
+    if lines is None or not spec.has_requests:
+        return None
+    return partial(lines.put, request_json if spec.format == "json" else request_text)
+
+
+def _log_event(event: Event) -> None:
+    log.info("%s", event.text, extra={"event": event.kind})

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 from fallback_models.answer import Answer
 from fallback_models.cache import AnswerCache, is_deterministic
@@ -26,6 +27,7 @@ from gateway.reply import Reply, Served
 from gateway.sessions import Sessions
 from gateway.sse import DONE_FRAME
 from gateway.tier import Permit
+from gateway.trail import Step
 
 BYTES_OF_A_CHARACTER = 4
 """In UTF-8, and so the most tokens that can stand for a part of one."""
@@ -56,8 +58,9 @@ class Attempts:
 
     async def run(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> Verdict:
         """One attempt on the permit's replica. The permit is settled, whatever happens."""
-        loop = asyncio.get_running_loop()
+        loop, began_at = asyncio.get_running_loop(), perf_counter()
         outcome, result = Outcome.NEUTRAL, "abandoned"
+        course.first_token_at, course.traceparent = 0.0, ""
         tokens_before = course.journal.tokens if course.has_tokens else 0
         if course.is_retry:
             self.budget.spend(loop.time())
@@ -69,7 +72,7 @@ class Attempts:
             await self._narrow(course, decision.tier, permit.replica)
             served = served_by(self.fleet, course, decision, permit.replica.replica)
             await self._dispatch(course, decision, permit.replica, served, reply)
-            outcome, result = self._succeeded(course, served, permit), "success"
+            outcome, result = self._succeeded(course, served, permit), ""
         except Rejected as rejected:
             result = "rejected"
             return await self._rejected(course, served, rejected, reply)
@@ -82,9 +85,12 @@ class Attempts:
         finally:
             permit.settle(outcome, loop.time())
             if result not in DECLINED:
-                self.ledger.attempt(
-                    decision.tier, permit.replica.replica, result, course.journal.tokens - tokens_before
-                )
+                tokens = course.journal.tokens - tokens_before
+                step = Step(
+                    "attempt", began_at, perf_counter(), decision.tier, permit.replica.replica, result, tokens,
+                    tokens_before, course.first_token_at, course.traceparent[36:52],
+                )  # fmt: skip
+                self.ledger.attempt(course, step)
         return True
 
     async def _narrow(self, course: Course, tier: str, replica: Replica) -> None:
@@ -124,8 +130,11 @@ class Attempts:
             course.first_tier = decision.tier
             leg = first_leg(course.request, _target(decision.tier, replica))
         course.journal.begin(leg)
-        async with Exchange(replica, leg, course.request, self._patience(course, decision.tier)) as exchange:
+        course.traceparent = course.trail.for_replica()
+        patience = self._patience(course, decision.tier)
+        async with Exchange(replica, leg, course.request, patience, course.traceparent) as exchange:
             await _start(course, exchange)
+            self.ledger.dispatched(exchange.dispatch_s)
             if is_streamed_inside(course.request):
                 await self._stream(course, served, replica, exchange, reply)
             else:
@@ -221,13 +230,14 @@ class Attempts:
         if course.race is not None:
             course.race.win(exchange)
         exchange.first_token()
+        course.first_token_at = perf_counter()
         course.ttft_s = now - exchange.sent_at
         replica.on_first_token(course.ttft_s)
         replica.learn(course.ttft_s, exchange.sent_at, now)
         self.fleet.tiers[tier].ttfts.add(course.ttft_s)
         self.fleet.prefixes.add(replica.replica, course.facts.prefix)
         if course.seam is None:
-            self.ledger.first_token(tier, now - course.facts.arrived_at)
+            self.ledger.first_token(course, tier, now - course.facts.arrived_at)
             # What another tier's failures cost says nothing about this one.
             came_late = any(attempt.tier != tier for attempt in course.attempts)
             own_s = course.ttft_s if came_late else now - course.facts.arrived_at
@@ -303,7 +313,7 @@ def served_by(fleet: Fleet, course: Course, decision: Serve, replica: str) -> Se
         replica,
         degraded,
         request.request_id,
-        traceparent=request.traceparent,
+        traceparent=request.traceparent or course.trail.traceparent,
         given_up=course.given_up,
     )
 

@@ -11,6 +11,7 @@ from gateway.policy.facts import Attempt, Facts, Seam
 from gateway.reply import Reply, Served
 from gateway.request import Request
 from gateway.specs import GivesUp
+from gateway.trail import NO_TRAIL, Trail
 
 
 @dataclass(slots=True)
@@ -40,6 +41,11 @@ class Course:
     """What the tier leaves out of the request."""
     too_long: TooLong | None = None
     """Why the last tier that leaves turns out could not have it."""
+    trail: Trail = NO_TRAIL
+    traceparent: str = ""
+    """The header of the last attempt, under which its replica goes on with the trace."""
+    first_token_at: float = 0.0
+    """Of the last attempt, in `perf_counter` seconds; 0 before there is one."""
     asked: Request = field(init=False)
     """The request as the client sent it; `request` is what the present tier answers of it."""
 
@@ -79,7 +85,7 @@ class Course:
 
     def lane(self, race: Race) -> "Course":
         """The same request as one of two that race for the first token."""
-        return Course(self.asked, self.facts, Journal(self.asked), self.bindings, race=race)
+        return Course(self.asked, self.facts, Journal(self.asked), self.bindings, race=race, trail=self.trail)
 
     def take_over(self, lane: "Course") -> None:
         """Goes on from where a lane of a race ended."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from time import perf_counter
 
 from gateway.breakers import Outcome
 from gateway.http_client import Connection, ExchangeFailed, request_bytes
@@ -51,8 +52,14 @@ Take = Callable[[list[bytes]], Awaitable[None] | None]
 class Exchange:
     """A leg under way. Use as an async context manager: leaving it early closes the socket, so that the replica stops."""
 
-    def __init__(self, replica: Replica, leg: Leg, request: Request, patience: Patience) -> None:
+    def __init__(
+        self, replica: Replica, leg: Leg, request: Request, patience: Patience, traceparent: str = ""
+    ) -> None:
         self._replica, self._leg, self._request, self._patience = replica, leg, request, patience
+        self._traceparent = traceparent or request.traceparent
+        self._made_at = perf_counter()
+        self.dispatch_s = 0.0
+        """From being made to the request's last byte being written."""
         self._splitter = EventSplitter()
         self._has_first_token = False
         self.sent_at = 0.0
@@ -92,6 +99,7 @@ class Exchange:
         request = self._bytes()
         connection = self.stream.connection
         connection.send(request)
+        self.dispatch_s = perf_counter() - self._made_at
         try:
             await connection.head()
         except ExchangeFailed as failed:
@@ -113,8 +121,8 @@ class Exchange:
     def _bytes(self) -> bytes:
         request, replica = self._request, self._replica
         headers = {"x-request-id": request.request_id}
-        if request.traceparent:
-            headers["traceparent"] = request.traceparent
+        if self._traceparent:
+            headers["traceparent"] = self._traceparent
         if replica.place.api_key:
             headers["authorization"] = f"Bearer {replica.place.api_key}"
         return request_bytes(replica.origin, self._leg.path, self._leg.encoded(), headers)

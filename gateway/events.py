@@ -1,6 +1,7 @@
 """What happened lately, in words: a bounded log in memory, for the page and the terminal, that needs no store."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,9 +26,10 @@ class Event:
 
 
 class EventLog:
-    """The last events; the oldest go."""
+    """The last events; the oldest go. `tell` hears of each that is new."""
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, tell: Callable[[Event], None] | None = None, kept: int = KEPT) -> None:
+        self._tell = tell
         self._events: deque[Event] = deque(maxlen=kept)
 
     def add(self, kind: Kind, text: str, at: float) -> None:
@@ -38,7 +40,10 @@ class EventLog:
             if event.text == text:
                 event.count, event.last_at = event.count + 1, at
                 return
-        self._events.append(Event(at, kind, text, at))
+        fresh = Event(at, kind, text, at)
+        self._events.append(fresh)
+        if self._tell is not None:
+            self._tell(fresh)
 
     def newest(self, count: int = KEPT) -> list[Event]:
         """Newest first."""

@@ -1,13 +1,15 @@
 """What becomes of requests and attempts, entered where it is counted and shown: metrics, and the shares of each tier."""
 
 import asyncio
+from time import perf_counter
 
 from gateway.course import Course
 from gateway.coverage import names_of
-from gateway.policy.decision import Shed
+from gateway.policy.decision import Decision, Shed
 from gateway.request import Request
 from gateway.shares import TierShares
 from gateway.telemetry import Telemetry
+from gateway.trail import Step, Trail
 
 
 class Ledger:
@@ -15,11 +17,15 @@ class Ledger:
 
     def __init__(self, model: str, telemetry: Telemetry, shares: TierShares) -> None:
         self._model, self._telemetry, self._shares = model, telemetry, shares
+        self._parse_s = telemetry.overhead_s.of(model, "parse")
+        self._decide_s = telemetry.overhead_s.of(model, "decide")
+        self._dispatch_s = telemetry.overhead_s.of(model, "dispatch")
 
     def answered(self, course: Course, tier: str, degraded: str) -> None:
         """A whole answer went out; `degraded` is the reason when it was a lower tier's."""
         now = asyncio.get_running_loop().time()
         self._request(course.request, tier, "degraded" if degraded else "served")
+        course.trail.ended("degraded" if degraded else "served", tier, degraded)
         self._shares.add(tier, now)
         if degraded:
             self._telemetry.count(self._telemetry.degraded, self._model, tier, degraded)
@@ -34,31 +40,59 @@ class Ledger:
     def rejected(self, course: Course, tier: str) -> None:
         """A replica found the client's request wrong."""
         self._request(course.request, tier, "rejected")
+        course.trail.ended("rejected", tier)
 
-    def refused(self, request: Request, shed: Shed, tier: str = "", is_broken: bool = False) -> None:
-        """No answer; or, `is_broken`, no whole one."""
-        now = asyncio.get_running_loop().time()
-        if is_broken:
-            self._request(request, tier, "broken")
-            self._telemetry.count(self._telemetry.resumes, self._model, "given_up")
-            self._shares.stream("given_up", now)
-        else:
-            self._request(request, tier, "shed")
-            self._telemetry.count(self._telemetry.shed, self._model, request.priority, shed.reason)
-            self._shares.shed(shed.reason, now)
+    def refused(self, course: Course, shed: Shed) -> None:
+        """No answer; or, of a stream that had begun, no whole one."""
+        request, tier = course.request, course.first_tier
+        if not course.has_begun:
+            self.shed(request, shed, course.trail, tier)
+            return
+        self._request(request, tier, "broken")
+        course.trail.ended("broken", tier, shed.reason)
+        self._telemetry.count(self._telemetry.resumes, self._model, "given_up")
+        self._shares.stream("given_up", asyncio.get_running_loop().time())
+
+    def shed(self, request: Request, shed: Shed, trail: Trail, tier: str = "") -> None:
+        """A refusal before anything was sent."""
+        self._request(request, tier, "shed")
+        trail.ended("shed", tier, shed.reason)
+        self._telemetry.count(self._telemetry.shed, self._model, request.priority, shed.reason)
+        self._shares.shed(shed.reason, asyncio.get_running_loop().time())
 
     def _request(self, request: Request, tier: str, outcome: str) -> None:
         self._telemetry.count(self._telemetry.requests, self._model, tier, request.priority, outcome)
 
-    def attempt(self, tier: str, replica: str, result: str, tokens: int) -> None:
-        """An attempt on a replica ended; `tokens` is what it generated, for a client that left too."""
-        self._telemetry.count(self._telemetry.attempts, self._model, tier, replica, result)
-        if tokens > 0:
-            self._telemetry.count(self._telemetry.tokens, self._model, tier, by=tokens)
+    def parsed(self, seconds: float) -> None:
+        """From a request's last byte to its being known who asks for what."""
+        self._parse_s.add(seconds)
 
-    def queued(self, tier: str, waited_s: float) -> None:
-        self._telemetry.time(self._telemetry.queue_s, waited_s, self._model, tier)
+    def decided(self, course: Course, decision: Decision, began_at: float) -> None:
+        """`began_at` is when the decision began, in `perf_counter` seconds."""
+        self._decide_s.add(perf_counter() - began_at)
+        course.trail.decided(decision, began_at)
 
-    def first_token(self, tier: str, seen_s: float) -> None:
+    def dispatched(self, seconds: float) -> None:
+        """From the decision to the request's last byte in the replica's socket."""
+        self._dispatch_s.add(seconds)
+
+    def attempt(self, course: Course, step: Step) -> None:
+        """An attempt on a replica ended; its tokens count for a client that left, too."""
+        telemetry, model, tier = self._telemetry, self._model, step.tier
+        telemetry.count(telemetry.attempts, model, tier, step.replica, step.reason or "success")
+        if not step.reason:
+            telemetry.attempt_s.of(model, tier, step.replica).add(step.ended_at - step.began_at)
+        if step.tokens > 0:
+            telemetry.count(telemetry.tokens, model, tier, by=step.tokens)
+        course.trail.attempted(step)
+
+    def queued(self, course: Course, tier: str, began_at: float) -> None:
+        """`began_at` is when the wait began, in `perf_counter` seconds."""
+        waited_s = perf_counter() - began_at
+        self._telemetry.queue_s.of(self._model, tier, course.facts.priority).add(waited_s)
+        course.trail.queued(tier, began_at)
+
+    def first_token(self, course: Course, tier: str, seen_s: float) -> None:
         """`seen_s` is what the client saw: from arrival, failed attempts included."""
-        self._telemetry.time(self._telemetry.ttft_s, seen_s, self._model, tier)
+        self._telemetry.ttft_s.of(self._model, tier, course.facts.priority).add(seen_s)
+        course.trail.first_token(seen_s)

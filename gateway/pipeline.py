@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
+from time import perf_counter
 
 from fallback_models.answer import Answerer
 from gateway.attempt import Attempts, Verdict, served_by
@@ -33,6 +34,7 @@ from gateway.sessions import Sessions
 from gateway.specs import GivesUp
 from gateway.sse import frame
 from gateway.tier import Permit
+from gateway.trail import NO_TRAIL, Trail
 
 ONE_TEXT = GivesUp(n=1, logprobs=True)
 """What a tier without replicas leaves out: it has a text, and nothing else."""
@@ -55,7 +57,7 @@ class Pipeline:
     request_timeout_s: float
     may_hedge: bool = False
 
-    async def answer(self, request: Request, reply: Reply) -> int:
+    async def answer(self, request: Request, reply: Reply, trail: Trail = NO_TRAIL) -> int:
         """Answers, degrades or refuses one request; the tokens that it used, prompt included.
 
         Raises:
@@ -65,12 +67,13 @@ class Pipeline:
         time = asyncio.get_running_loop().time
         facts = self._facts(request, time())
         bindings = await self.sessions.find(facts.session, self.fleet.is_lost)
-        course = Course(request, facts, Journal(request), bindings)
+        course = Course(request, facts, Journal(request), bindings, trail=trail)
         self.budget.earn(time())
         verdict: Verdict = False
         while verdict is False:
-            now = time()
+            now, began_at = time(), perf_counter()
             decision = self._decide(course, now)
+            self.ledger.decided(course, decision, began_at)
             if isinstance(decision, Wait):
                 await self._wait(course, decision, now)
             elif isinstance(decision, Shed):
@@ -132,13 +135,13 @@ class Pipeline:
         return decision
 
     async def _wait(self, course: Course, decision: Wait, now: float) -> None:
-        tried = frozenset(a.replica for a in course.attempts)
+        tried, began_at = frozenset(a.replica for a in course.attempts), perf_counter()
         is_promised = await self.fleet.wait(
             decision.tier, course.facts, decision.replica, tried, decision.until
         )
         course.promised = decision.tier if is_promised else ""
         left_at = asyncio.get_running_loop().time()
-        self.ledger.queued(decision.tier, left_at - now)
+        self.ledger.queued(course, decision.tier, began_at)
         self.fleet.tiers[decision.tier].recent.waited(left_at - now, left_at)
 
     async def _attempt(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> Verdict:
@@ -230,7 +233,7 @@ class Pipeline:
         """Says no: before anything was sent as a status, afterwards as the one error event that ends the stream."""
         if course.too_long is not None and not course.has_begun:
             shed = self._with_too_long(course, shed, course.too_long)
-        self.ledger.refused(course.request, shed, course.first_tier, is_broken=course.has_begun)
+        self.ledger.refused(course, shed)
         if not course.has_begun:
             await reply.refuse(shed, course.request.request_id)
             return

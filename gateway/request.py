@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import urandom
+from time import perf_counter
 from typing import Any, Literal, get_args
 
 import orjson
@@ -52,6 +53,8 @@ class Request:
     """Of the tenant's share where requests wait."""
     lowest_tier: str = ""
     """The lowest tier that the caller's key allows; empty for all."""
+    received_at: float = 0.0
+    """When its last byte was in, in `perf_counter` seconds."""
 
     @property
     def wants_usage(self) -> bool:
@@ -106,6 +109,7 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> Request
     Raises:
         BadRequest: the client's mistake, with the field in `param`.
     """
+    received_at = perf_counter()
     body = _json_object(raw)
     model = body.get("model")
     if not isinstance(model, str) or not model:
@@ -129,6 +133,7 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> Request
         inexact_because=inexactness(body),
         credential=bearer(headers.get("authorization", "")),
         headers=headers,
+        received_at=received_at,
     )
 
 

@@ -169,6 +169,31 @@ class KeySpec(Spec):
         return self.tenant or self.name
 
 
+class LogSpec(Spec):
+    """What the process says on standard error, and in what form."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    requests: bool | None = None
+    """Whether each finished request gets a line; by default those in JSON do."""
+
+    @property
+    def has_requests(self) -> bool:
+        return self.format == "json" if self.requests is None else self.requests
+
+
+class TracingSpec(Spec):
+    """Where OpenTelemetry's spans go. Without an `url` there are none."""
+
+    url: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    """A collector that takes OTLP over HTTP; spans are posted to `/v1/traces` below it."""
+    ratio: Share = 1.0
+    """Of the requests whose caller has not decided: a `traceparent` that comes with one says whether it is sampled."""
+    service: Annotated[str, Field(min_length=1)] = "graceway"
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Sent to the collector, such as its key."""
+
+
 class ModelSpec(Spec):
     """The name that clients ask for, and its ladder: tiers, best first."""
 
@@ -189,3 +214,5 @@ class GatewaySpec(Spec):
     admin_key: str | None = Field(default=None, repr=False)
     keys: Annotated[tuple[KeySpec, ...], Field(strict=False)] = ()
     """Without any, everybody who reaches the gateway may use it."""
+    log: LogSpec = LogSpec()
+    tracing: TracingSpec = TracingSpec()

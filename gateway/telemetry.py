@@ -3,12 +3,17 @@
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.durations import DurationFamily
+
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
-GAP_BUCKETS_S = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0, 2.0, 5.0)
+ATTEMPT_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 600.0)
+OVERHEAD_BUCKETS_S = (
+    2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+)  # fmt: skip
 
 Sample = tuple[str, str, dict[str, str], float]
 """Metric name, help, labels, value."""
@@ -55,14 +60,33 @@ class Telemetry:
             ("model", "tier"),
             registry=registry,
         )
-        self.ttft_s = Histogram(
-            "graceway_ttft_seconds", "Arrival to first token, failed attempts included",
-            ("model", "tier"), buckets=TTFT_BUCKETS_S, registry=registry,
-        )  # fmt: skip
-        self.queue_s = Histogram(
-            "graceway_queue_seconds", "Time in the gateway's queue", ("model", "tier"),
-            buckets=TTFT_BUCKETS_S, registry=registry,
-        )  # fmt: skip
+        self.ttft_s = self._durations(
+            "graceway_ttft_seconds",
+            "Arrival to first token, failed attempts included",
+            ("model", "tier", "priority"),
+            TTFT_BUCKETS_S,
+        )
+        self.queue_s = self._durations(
+            "graceway_queue_seconds",
+            "Time in the gateway's queue",
+            ("model", "tier", "priority"),
+            TTFT_BUCKETS_S,
+        )
+        self.attempt_s = self._durations(
+            "graceway_attempt_seconds",
+            "A whole answer of a replica, from its first byte sent to its last one read",
+            ("model", "tier", "replica"),
+            ATTEMPT_BUCKETS_S,
+        )
+        self.overhead_s = self._durations(
+            "graceway_overhead_seconds",
+            "The gateway's own work on a request: parse, decide, dispatch (from the decision to the replica's socket)",
+            ("model", "stage"),
+            OVERHEAD_BUCKETS_S,
+        )
+        self.loop_lag_s = self._durations(
+            "graceway_loop_lag_seconds", "How late the event loop runs what is due", (), OVERHEAD_BUCKETS_S
+        )
         self.states = Counter(
             "graceway_replica_transitions", "Changes of a replica's health or breaker",
             ("model", "tier", "replica", "state"), registry=registry,
@@ -70,13 +94,16 @@ class Telemetry:
         registry.register(_Gauges(gauges))
         # A child lookup costs more than the increment; label sets are bounded, so all children are kept.
         self._counters = lru_cache(maxsize=None)(_counter)
-        self._histograms = lru_cache(maxsize=None)(_histogram)
 
     def count(self, metric: Counter, *labels: str, by: float = 1.0) -> None:
         self._counters(metric, labels).inc(by)
 
-    def time(self, metric: Histogram, seconds: float, *labels: str) -> None:
-        self._histograms(metric, labels).observe(seconds)
+    def _durations(
+        self, name: str, help_: str, labels: tuple[str, ...], edges_s: tuple[float, ...]
+    ) -> DurationFamily:
+        family = DurationFamily(name, help_, labels, edges_s)
+        self.registry.register(family)
+        return family
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -84,10 +111,6 @@ class Telemetry:
 
 
 def _counter(metric: Counter, labels: tuple[str, ...]) -> Counter:
-    return metric.labels(*labels)
-
-
-def _histogram(metric: Histogram, labels: tuple[str, ...]) -> Histogram:
     return metric.labels(*labels)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.telemetry import Sample, Telemetry
@@ -31,12 +32,12 @@ def test_counters() -> None:
 def test_histograms() -> None:
     telemetry = Telemetry()
     for seconds in (0.004, 0.3, 0.3, 99.0):
-        telemetry.time(telemetry.ttft_s, seconds, "m", "t")
-    assert value(telemetry, "graceway_ttft_seconds_count", **LABELS) == 4
-    assert value(telemetry, "graceway_ttft_seconds_bucket", **LABELS, le="0.01") == 1
-    assert value(telemetry, "graceway_ttft_seconds_bucket", **LABELS, le="0.35") == 3
-    assert value(telemetry, "graceway_ttft_seconds_bucket", **LABELS, le="60.0") == 3
-    assert value(telemetry, "graceway_ttft_seconds_bucket", **LABELS, le="+Inf") == 4
+        telemetry.ttft_s.of("m", "t", "standard").add(seconds)
+    labels = {**LABELS, "priority": "standard"}
+    assert value(telemetry, "graceway_ttft_seconds_count", **labels) == 4
+    assert value(telemetry, "graceway_ttft_seconds_sum", **labels) == pytest.approx(99.604)
+    for edge, count in (("0.01", 1), ("0.35", 3), ("60.0", 3), ("+Inf", 4)):
+        assert value(telemetry, "graceway_ttft_seconds_bucket", **labels, le=edge) == count
 
 
 def test_gauges_are_read_when_scraped() -> None:

@@ -1,0 +1,115 @@
+"""Sends the spans of sampled requests to a collector, in batches and from a thread of its own.
+
+Nothing waits for it: what it can't take is dropped and counted, and a collector that is gone costs two attempts a second.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from urllib.parse import urlsplit
+
+from gateway.otlp import Clock, batch_of, resource_of, spans_of
+from gateway.specs import TracingSpec
+from gateway.trail import Trail
+
+log = logging.getLogger("graceway.traces")
+
+EVERY_S = 0.5
+WAITING = 8192
+"""Requests whose spans may wait."""
+BATCH = 256
+"""Requests whose spans go in one message."""
+IN_ONE_GO = 8
+"""Requests whose spans are made before others get the interpreter: the event loop waits so long at most."""
+TIMEOUT_S = 5.0
+CLOSE_S = 2.0
+VERSION_PATH = "/v1/traces"
+
+
+class TraceExporter:
+    """Takes trails from `start` to `stop`."""
+
+    def __init__(self, spec: TracingSpec, waiting: int = WAITING) -> None:
+        assert spec.url is not None, "without an address there is nothing to export to"
+        self.spec, self._waiting = spec, waiting
+        self._trails: deque[Trail] = deque()
+        self._clock = Clock()
+        instance = f"{socket.gethostname()}:{os.getpid()}"
+        self._resource = resource_of({"service.name": spec.service, "service.instance.id": instance})
+        self._connection: HTTPConnection | None = None
+        self._is_lost = False
+        self.exported = self.dropped = 0
+        """Requests whose spans arrived, and those that nobody will see."""
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trace exporter", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, trail: Trail) -> None:
+        """A sampled request has ended. Never waits."""
+        if len(self._trails) >= self._waiting:
+            self.dropped += 1
+        else:
+            self._trails.append(trail)
+
+    def stop(self, within_s: float = CLOSE_S) -> None:
+        """Sends what is left, if it can be sent in that time."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(within_s)
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._stopping.wait(EVERY_S)
+            has_sent = True
+            while self._trails and has_sent:
+                has_sent = self._send_some()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _send_some(self) -> bool:
+        """One batch; whether it arrived."""
+        spans: list[bytes] = []
+        requests = min(BATCH, len(self._trails))
+        for number in range(requests):
+            spans += spans_of(self._trails.popleft(), self._clock)
+            if number % IN_ONE_GO == IN_ONE_GO - 1:
+                time.sleep(0)
+        try:
+            self._post(batch_of(self._resource, spans))
+        except (OSError, HTTPException, ValueError) as error:
+            self._lose(requests, str(error) or type(error).__name__)
+            return False
+        self.exported += requests
+        if self._is_lost:
+            self._is_lost = False
+            log.info("the trace collector takes spans again")
+        return True
+
+    def _lose(self, requests: int, why: str) -> None:
+        self.dropped += requests
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if not self._is_lost:
+            self._is_lost = True
+            log.warning("the trace collector takes no spans (%s); requests go on without", why)
+
+    def _post(self, body: bytes) -> None:
+        parts = urlsplit(self.spec.url or "")
+        if self._connection is None:
+            kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+            self._connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        headers = {**self.spec.headers, "content-type": "application/x-protobuf"}
+        path = parts.path.rstrip("/").removesuffix(VERSION_PATH) + VERSION_PATH
+        self._connection.request("POST", path, body, headers)
+        answer = self._connection.getresponse()
+        answer.read()
+        if answer.status >= 300:
+            raise ValueError(f"HTTP {answer.status}")

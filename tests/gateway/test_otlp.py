@@ -1,0 +1,107 @@
+"""Trails as OTLP, read back with opentelemetry's own classes."""
+
+from random import Random
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from gateway.otlp import Clock, batch_of, resource_of, spans_of, varint
+from gateway.request import Request
+from gateway.trace_context import TraceContext
+from gateway.trail import Outcome, Step, Trail
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+FIRST, SECOND = "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"
+RESUMED = [
+    Step("decide", 100.0, 100.1, "primary"),
+    Step("queue", 100.1, 100.5, "primary"),
+    Step("attempt", 100.5, 103.0, "primary", "a", "cut", 12, 0, 101.0, FIRST),
+    Step("decide", 103.0, 103.1, "primary", "", "resumed"),
+    Step("attempt", 103.1, 105.0, "primary", "b", "", 28, 12, 103.5, SECOND),
+]
+
+
+def trail(steps: list[Step], outcome: Outcome, parent: bool = False, **asked: str) -> Trail:
+    request = Request("chat", {}, "chat", "the-id", 10, received_at=99.9, **asked)  # type: ignore[arg-type]
+    above = TraceContext(TRACE, "cccccccccccccccc", True) if parent else None
+    made = Trail(request, lambda _: None, Random(1), above, TraceContext(TRACE, SPAN, True))
+    made.steps, made.outcome, made.tier, made.ended_at = steps, outcome, "primary", 105.2
+    return made
+
+
+def sent(made: Trail) -> list[Span]:
+    body = batch_of(resource_of({"service.name": "graceway"}), spans_of(made, Clock()))
+    (resource,) = ExportTraceServiceRequest.FromString(body).resource_spans
+    assert [(a.key, a.value.string_value) for a in resource.resource.attributes] == [
+        ("service.name", "graceway")
+    ]
+    (scope,) = resource.scope_spans
+    assert scope.scope.name == "graceway"
+    return list(scope.spans)
+
+
+def attributes(span: Span) -> dict[str, object]:
+    return {a.key: getattr(a.value, a.value.WhichOneof("value") or "") for a in span.attributes}
+
+
+def test_a_stream_that_broke_and_went_on() -> None:
+    spans = sent(trail(RESUMED, "served", session="s-1"))
+    assert [s.name for s in spans] == [
+        "gateway", "decide", "queue", "attempt", "prefill", "decode", "decide", "attempt", "prefill", "decode", "settle",
+    ]  # fmt: skip
+    assert {s.trace_id.hex() for s in spans} == {TRACE}
+    assert len({s.span_id for s in spans}) == len(spans)
+    root, first, second = spans[0], spans[3], spans[7]
+    assert (root.span_id.hex(), root.parent_span_id, root.kind) == (SPAN, b"", Span.SPAN_KIND_SERVER)
+    assert {s.parent_span_id for s in spans if s.name in ("decide", "queue", "attempt", "settle")} == {
+        root.span_id
+    }
+    assert (first.span_id.hex(), second.span_id.hex()) == (FIRST, SECOND)
+    assert [s.parent_span_id.hex() for s in spans if s.name == "decode"] == [FIRST, SECOND]
+    assert first.kind == Span.SPAN_KIND_CLIENT
+    assert (first.status.code, first.status.message, second.status.code) == (2, "cut", 0)
+    assert attributes(second) == {
+        "graceway.tier": "primary", "graceway.replica": "b", "gen_ai.usage.output_tokens": 28, "graceway.after_tokens": 12,
+    }  # fmt: skip
+    (event,) = root.events
+    assert (event.name, event.attributes[0].value.int_value) == ("resume", 12)
+    told = attributes(root)
+    assert told["graceway.replica"] == "b"
+    assert told["gen_ai.usage.output_tokens"] == 40
+    assert told["graceway.session"] == "s-1"
+    # To within the precision of a float of seconds.
+    assert abs(root.end_time_unix_nano - root.start_time_unix_nano - 5_300_000_000) < 1000
+    for span in spans:
+        assert root.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano
+        assert span.end_time_unix_nano <= root.end_time_unix_nano
+
+
+def test_a_caller_that_traces_is_the_parent() -> None:
+    assert sent(trail(RESUMED, "served", parent=True))[0].parent_span_id.hex() == "cccccccccccccccc"
+
+
+def test_a_refusal_is_an_error_and_says_why() -> None:
+    made = trail([Step("decide", 100.0, 100.1, "", "", "queue_full")], "shed")
+    made.reason = "queue_full"
+    spans = sent(made)
+    assert [s.name for s in spans] == ["gateway", "decide", "settle"]
+    assert (spans[0].status.code, spans[0].status.message) == (2, "queue_full")
+    assert [e.name for e in spans[0].events] == ["shed"]
+
+
+def test_giving_up_quality_is_no_error_but_shows() -> None:
+    made = trail([Step("attempt", 100.0, 101.0, "primary", "a", "", 5, 0, 100.5, FIRST)], "degraded")
+    made.reason = "no_replica"
+    root = sent(made)[0]
+    assert root.status.code == 0
+    assert [(e.name, e.attributes[0].value.string_value) for e in root.events] == [("degraded", "no_replica")]
+
+
+def test_text_that_is_long_or_odd_is_still_a_message() -> None:
+    assert attributes(sent(trail(RESUMED, "served", session="ü" * 5000))[0])["graceway.session"] == "ü" * 256
+
+
+def test_varints() -> None:
+    assert [varint(n) for n in (0, 127, 128, 300, 2**63)] == [
+        b"\x00", b"\x7f", b"\x80\x01", b"\xac\x02", b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",
+    ]  # fmt: skip
