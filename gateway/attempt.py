@@ -102,8 +102,10 @@ class Attempts:
         window = self.windows.get(tier)
         if window is None or course.has_begun or tier == course.first_tier:
             return
+        began_at = perf_counter()
         try:
             course.leave_out(*await window.fit(course.request, replica))
+            course.trail.passed("context", began_at)
         except TooLong as too_long:
             course.too_long = too_long
             raise
