@@ -22,6 +22,7 @@ from gateway.callers import Callers
 from gateway.chronicle import Chronicle, Look
 from gateway.context import ContextWindow
 from gateway.embeddings import Embeddings
+from gateway.engine_watch import EngineWatch
 from gateway.errors import ModelNotFound
 from gateway.events import Event, EventLog, breaker_text, health_text
 from gateway.fleet import Fleet
@@ -77,6 +78,7 @@ class _Served:
         self.fleet.listeners.append(_TellsOfBreakers(name, telemetry, events))
         self.watch = HealthWatch(self.fleet, spec.health, store, rng)
         self.watch.listeners.append(_TellsOfHealth(name, telemetry, events))
+        self.engines = EngineWatch(self.fleet)
         self.ladder = Ladder(self.fleet, store)
         self.sessions = Sessions(name, store)
         self.shares = shares
@@ -102,6 +104,7 @@ class _Served:
     async def start(self) -> None:
         """Begins to watch; returns when each replica has been probed once, or after two seconds."""
         await self.watch.start(SETTLE_S)
+        self.engines.start()
         self.ladder.start()
 
     def take(self, model: ModelSpec, spec: GatewaySpec) -> None:
@@ -219,6 +222,7 @@ class Gateway:
 
     async def _end(self, model: _Served) -> None:
         await model.ladder.stop()
+        await model.engines.stop()
         await model.watch.stop()
         await model.sessions.close()
         await model.close_caches()

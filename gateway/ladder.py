@@ -20,6 +20,10 @@ STEP_S = 0.5
 TOLERABLE_FAILURES = 0.5
 """Of attempts. Fewer are for retries and breakers to deal with: a tier that answers in the end is not ill."""
 TOLERABLE_LOSS = 0.75
+NEARLY_FULL = 0.9
+"""Of the KV cache. Beyond, engines preempt what they have begun."""
+KV_BELIEVED_S = 6.0
+"""How long an engine's word on its KV cache counts: three readings. A stale one presses nothing."""
 LOST_S = 1.0
 """A tier that has had no replica for that long is lost: what pressed it before is over."""
 
@@ -156,5 +160,16 @@ def signals_of(tier: Tier, now: float) -> Signals:
         ttft=None if ttft_s is None else ttft_s / slo_s,
         errors=None if failures is None else failures / TOLERABLE_FAILURES,
         queue=None if wait_s is None else wait_s / slo_s,
+        kv=_over_full(tier, now),
         lost=lost / len(tier.replicas) / TOLERABLE_LOSS if tier.replicas else None,
     )
+
+
+def _over_full(tier: Tier, now: float) -> float | None:
+    """The mean use of the KV caches that were read lately, against nearly full."""
+    uses = [
+        r.kv_use
+        for r in tier.replicas.values()
+        if not r.is_out(now) and r.kv_use is not None and now - r.kv_as_of < KV_BELIEVED_S
+    ]
+    return sum(uses) / len(uses) / NEARLY_FULL if uses else None

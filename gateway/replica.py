@@ -82,6 +82,9 @@ class Replica:
         self.probe_s = 0.0
         self.is_registered_ready = True
         """False while the supervisor of a managed replica says that it is anything but ready."""
+        self.kv_use: float | None = None
+        """The part of its KV cache that is in use, as it said at `kv_as_of` (monotonic seconds); None: it doesn't say."""
+        self.kv_as_of = 0.0
         self.was_probed = asyncio.Event()
         self.kick = asyncio.Event()
         """Set when a probe should run at once."""

@@ -17,6 +17,7 @@ _PROGRESS = (
     "llamacpp:tokens_predicted_total",
     "llamacpp:n_decode_total",
 )
+_KV_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "llamacpp:kv_cache_usage_ratio")
 _SAMPLE = re.compile(r"^([a-z:_]+)(?:\{[^}]*\})?\s+([-+.0-9eE]+)", re.MULTILINE)
 
 
@@ -29,6 +30,8 @@ class EngineLoad:
     progress: float
     as_of: float
     """Unix time of the reading."""
+    kv_use: float | None = None
+    """The part of its KV cache that is in use, 0 to 1; None where it doesn't say."""
 
     @property
     def is_idle(self) -> bool:
@@ -46,7 +49,11 @@ def parse_load(exposition: str, as_of: float) -> EngineLoad | None:
     def total(names: tuple[str, ...]) -> float:
         return sum(totals.get(name, 0.0) for name in names)
 
-    return EngineLoad(int(total(_RUNNING)), int(total(_WAITING)), total(_PROGRESS), as_of)
+    # Of several engines behind one server the fullest counts.
+    uses = [float(value) for name, value in _SAMPLE.findall(exposition) if name in _KV_USE]
+    return EngineLoad(
+        int(total(_RUNNING)), int(total(_WAITING)), total(_PROGRESS), as_of, max(uses, default=None)
+    )
 
 
 async def read_load(

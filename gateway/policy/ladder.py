@@ -17,6 +17,8 @@ FORGIVEN_S = 60.0
 """An incident is over when the tier has been well for that long and has all its traffic."""
 LEAST_SHARE = 0.1
 """What a tier keeps under any pressure, while it has replicas: without traffic nobody would see it get well."""
+LEAST_SHARES = {"kv": 0.5, "lost": 0.5, "dependencies": 0.5}
+"""What it keeps under signals that foretell trouble rather than show it: they are read from elsewhere, and may be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Signals:
     kv: float | None = None
     """Use of the KV cache, against nearly full."""
     lost: float | None = None
-    """Replicas out of rotation, against half."""
+    """Replicas out of rotation, against three quarters."""
     dependencies: float | None = None
     """Features that the tier's requests need and don't get, against half."""
 
@@ -92,7 +94,8 @@ def returned(rung: Rung) -> Rung:
 
 
 def _pressed(rung: Rung, press: float, reason: str, passed_s: float, now: float) -> Rung:
-    share = max(LEAST_SHARE, rung.share - DOWN_PER_S * press * passed_s)
+    least = min(rung.share, LEAST_SHARES.get(reason, LEAST_SHARE))
+    share = max(least, rung.share - DOWN_PER_S * press * passed_s)
     return Rung(share, reason, None, rung.relapses + rung.has_risen, False, now)
 
 

@@ -161,6 +161,37 @@ class TestUnderPressure:
         assert signals_of(best, NOW).lost == pytest.approx(0.5 / 0.75)
 
 
+@pytest.mark.parametrize(
+    ("uses", "ages_s", "expected"),
+    [
+        ([0.45, 0.45], [1.0, 1.0], 0.5),
+        ([0.9, 0.9], [1.0, 1.0], 1.0),
+        ([1.0, 0.8], [1.0, 1.0], 1.0),
+        # nobody says, nobody has said lately, one has
+        ([None, None], [0.0, 0.0], None),
+        ([0.99, 0.99], [6.0, 60.0], None),
+        ([0.99, 0.45], [60.0, 1.0], 0.5),
+    ],
+)
+def test_use_of_the_kv_caches(uses: list[float | None], ages_s: list[float], expected: float | None) -> None:
+    best = two_tiers().tiers["best"]
+    for replica, use, age_s in zip(best.replicas.values(), uses, ages_s, strict=True):
+        replica.kv_use, replica.kv_as_of = use, NOW - age_s
+    found = signals_of(best, NOW).kv
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "out", "expected"), [(4, 0, 0.0), (4, 2, 2 / 3), (4, 3, 1.0), (8, 7, 7 / 6), (1, 1, 4 / 3)]
+)
+def test_replicas_lost(replicas: int, out: int, expected: float) -> None:
+    fleet = Fleet("chat", [tier_spec("best", replicas)], BreakerSpec(), Random(0), "")
+    best = fleet.tiers["best"]
+    for number, replica in enumerate(best.replicas.values()):
+        replica.become(Health("down" if number < out else "ready"))
+    assert signals_of(best, NOW).lost == pytest.approx(expected)
+
+
 class TestAnOperator:
     async def test_pins_a_tier_and_lets_go(self, store: MemoryStateStore) -> None:
         fleet = two_tiers()

@@ -31,3 +31,9 @@ def test_llamacpp() -> None:
 def test_no_metrics_is_no_load_rather_than_none_running() -> None:
     assert parse_load("", 9.0) is None
     assert parse_load("python_info 1\n", 9.0) is None
+
+
+def test_the_fullest_kv_cache_counts() -> None:
+    two = 'vllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.75\n'
+    assert parse_load(VLLM + two, 9.0) == EngineLoad(5, 1, 10.0, 9.0, 0.75)
+    assert parse_load(LLAMACPP + "llamacpp:kv_cache_usage_ratio 0\n", 9.0) == EngineLoad(0, 2, 7.0, 9.0, 0.0)

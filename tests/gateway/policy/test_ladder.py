@@ -65,6 +65,24 @@ def test_share(phases: list[tuple[float, tuple[float, str]]], shares: list[float
     assert play(Rung(), *phases) == pytest.approx(shares, abs=0.051)
 
 
+@pytest.mark.parametrize(
+    ("phases", "shares"),
+    [
+        # what only foretells trouble takes half at most
+        ([(0.5, QUIET), (60, (1.0, "kv"))], [1.0, 0.5]),
+        ([(0.5, QUIET), (60, (1.0, "lost"))], [1.0, 0.5]),
+        ([(0.5, QUIET), (60, (1.0, "dependencies"))], [1.0, 0.5]),
+        # and holds what was taken for a better reason
+        ([(0.5, QUIET), (3, PRESSED), (60, (1.0, "kv"))], [1.0, 0.25, 0.25]),
+        ([(0.5, QUIET), (60, (1.0, "kv")), (1, PRESSED)], [1.0, 0.5, 0.25]),
+    ],
+)
+def test_how_far_each_signal_reaches(
+    phases: list[tuple[float, tuple[float, str]]], shares: list[float]
+) -> None:
+    assert play(Rung(), *phases) == pytest.approx(shares, abs=0.051)
+
+
 def test_an_incident_is_forgiven() -> None:
     rung = Rung(relapses=3, calm_since=100.0, as_of=159.0)
     assert stepped(rung, 0.0, "", 159.5).relapses == 3
