@@ -20,6 +20,7 @@ from gateway.specs import (
     GatewaySpec,
     HealthSpec,
     KeySpec,
+    LadderSpec,
     LogSpec,
     ModelSpec,
     RetrySpec,
@@ -111,6 +112,7 @@ class Config(Spec):
     breaker: BreakerSpec = BreakerSpec()
     retry: RetrySpec = RetrySpec()
     routing: RoutingSpec = RoutingSpec()
+    ladder: LadderSpec = LadderSpec()
     max_body_bytes: Annotated[int, Field(ge=1024)] = GatewaySpec.model_fields["max_body_bytes"].default
     request_timeout_s: Seconds = GatewaySpec.model_fields["request_timeout_s"].default
     admin_key: str | None = Field(default=None, repr=False)

@@ -13,5 +13,5 @@ def add_to(app: typer.Typer) -> None:
 
 
 def drill(context: typer.Context) -> None:
-    """Break something on purpose and say whether what must hold held: `graceway drill list`."""
+    """Break something on purpose and say whether what must hold held: `graceway drill list`; `drill tiers` tries each rung."""
     os.execv(sys.executable, [sys.executable, "-m", "loadtests.drill", *context.args])

@@ -57,6 +57,7 @@ def _tier_lines(position: int, tier: dict[str, Any]) -> Iterator[str]:
     else:
         state = f"{_bad('can not serve')}{_because(tier.get('reason'))}"
     waiting = f", {tier['waiting']} waiting" if tier.get("waiting") else ""
+    waiting += f"; [yellow]unproven[/]{_because(tier.get('proof'))}" if tier.get("proven") is False else ""
     yield f"  {position}. {escape(tier['name'])} ({tier['backend']}, quality {tier['quality']:g}): {state}{waiting}"
     for replica in tier.get("replicas") or []:
         yield f"       {_replica_line(replica)}"

@@ -104,6 +104,8 @@ def _tiers(model: Report, width: int) -> Table:
             name.append(" can't serve", _BAD)
         elif (allotted := tier.get("allotted", 1.0)) < 1.0:
             name.append(f" may have {allotted:.0%} ({tier.get('held_because')})", _BAD)
+        if tier.get("proven") is False:
+            name.append(" unproven", "yellow")
         table.add_row(
             name,
             f"{tier['quality']:g}",

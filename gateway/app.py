@@ -25,6 +25,8 @@ from gateway.embeddings import Embeddings
 from gateway.engine_watch import EngineWatch
 from gateway.errors import ModelNotFound
 from gateway.events import Event, EventLog, breaker_text, health_text
+from gateway.exercise import Exercise
+from gateway.exercised import Exercised
 from gateway.fleet import Fleet
 from gateway.health import HealthWatch
 from gateway.http import Asgi, HttpApi
@@ -82,6 +84,8 @@ class _Served:
         self.ladder = Ladder(self.fleet, store)
         self.sessions = Sessions(name, store)
         self.shares = shares
+        self.proven_for_s = spec.ladder.proven_for_s
+        self.exercised = Exercised(name, store, shares, lambda: self.proven_for_s)
         self.store = store
         self._embeddings: list[Embeddings] = []
         budget = RetryBudget(spec.retry.budget_share, spec.retry.budget_floor_per_s)
@@ -106,12 +110,14 @@ class _Served:
         await self.watch.start(SETTLE_S)
         self.engines.start()
         self.ladder.start()
+        self.exercised.start()
 
     def take(self, model: ModelSpec, spec: GatewaySpec) -> None:
         """Puts a ladder in force; what is in flight goes on."""
         self.fleet.apply(model.tiers, spec.breaker)
         self.watch.spec = spec.health
         self._close_embeddings()
+        self.proven_for_s = spec.ladder.proven_for_s
         own: dict[str, Answerer] = {}
         self.attempts.cache = None
         for tier in model.tiers:
@@ -223,6 +229,7 @@ class Gateway:
     async def _end(self, model: _Served) -> None:
         await model.ladder.stop()
         await model.engines.stop()
+        await model.exercised.stop()
         await model.watch.stop()
         await model.sessions.close()
         await model.close_caches()
@@ -267,10 +274,7 @@ class Gateway:
         Raises:
             ValueError: there is no such model or tier.
         """
-        names = list(self._models)
-        name = pin.model or (names[0] if len(names) == 1 else "")
-        if name not in names:
-            raise ValueError(f"name a model: one of {', '.join(names)}")
+        name = self._named(pin.model)
         ladder = self._models[name].ladder
         try:
             if pin.tier is None:
@@ -282,6 +286,26 @@ class Gateway:
         except KeyError as error:
             raise ValueError(f"'{name}' has no tier {error}") from error
         self.events.add("ladder", _pin_text(name, pin), time())
+
+    def exercised(self, exercise: Exercise) -> None:
+        """Takes note of what came of drilling a tier.
+
+        Raises:
+            ValueError: there is no such model or tier.
+        """
+        name, tier = self._named(exercise.model), exercise.tier
+        if tier not in self._models[name].fleet.tiers:
+            raise ValueError(f"'{name}' has no tier '{tier}'")
+        self._models[name].exercised.drilled(tier, exercise.passed, exercise.detail, time())
+        self.events.add("ladder", exercise.text(name), time())
+
+    def _named(self, model: str | None) -> str:
+        """The model of that name, or the only one."""
+        names = list(self._models)
+        name = model or (names[0] if len(names) == 1 else "")
+        if name not in names:
+            raise ValueError(f"name a model: one of {', '.join(names)}")
+        return name
 
     async def answer(self, request: Request, reply: Reply) -> None:
         """Answers one request.
@@ -353,7 +377,7 @@ class Gateway:
     def _model_status(self, model: _Served, now: float) -> Json:
         standing = model_standing(model.fleet, model.shares, now)
         since = self._chronicle.since(model.fleet.model, standing)
-        return model_status(model.fleet, model.shares, now) | {
+        return model_status(model.fleet, model.shares, model.exercised, now) | {
             "standing": {**asdict(standing), "since": since},
             "ladder_peers": model.ladder.peers,
         }
@@ -386,7 +410,7 @@ class Gateway:
         yield "graceway_tasks", "Tasks on the event loop", {}, float(len(asyncio.all_tasks()))
         yield from self._seeing()
         for model in self._models.values():
-            yield from gauges(model.fleet, now)
+            yield from gauges(model.fleet, model.exercised, now)
             of_model = {"model": model.fleet.model}
             yield "graceway_ladder_peers", "Other gateways that agree on shares", of_model, model.ladder.peers
 

@@ -135,6 +135,13 @@ class RetrySpec(Spec):
     """Whether a slow prefill is started a second time elsewhere."""
 
 
+class LadderSpec(Spec):
+    """When a tier counts as proven."""
+
+    proven_for_s: Seconds = 7 * 86_400.0
+    """How long a drill that passed, or an answer, proves that a tier can serve."""
+
+
 class RoutingSpec(Spec):
     """Filters, scorers with weights, and the picker, by name or import path."""
 
@@ -208,6 +215,7 @@ class GatewaySpec(Spec):
     breaker: BreakerSpec = BreakerSpec()
     retry: RetrySpec = RetrySpec()
     routing: RoutingSpec = RoutingSpec()
+    ladder: LadderSpec = LadderSpec()
     max_body_bytes: Annotated[int, Field(ge=1024)] = 8 * 1024 * 1024
     request_timeout_s: Seconds = 600.0
     """The deadline of a caller that names none."""

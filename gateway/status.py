@@ -1,9 +1,11 @@
 """What a gateway knows about itself, as data: for `/status`, the command line and the gauges of `/metrics`."""
 
 from collections.abc import Iterator
+from time import time
 from typing import Any
 
 from gateway.chronicle import Look
+from gateway.exercised import Exercised
 from gateway.fleet import Fleet
 from gateway.replica import Replica
 from gateway.shares import TierShares, of_kind
@@ -15,9 +17,9 @@ Json = dict[str, Any]
 PRIORITIES = ("critical", "standard", "sheddable")
 
 
-def model_status(fleet: Fleet, shares: TierShares, now: float) -> Json:
+def model_status(fleet: Fleet, shares: TierShares, exercised: Exercised, now: float) -> Json:
     """One model: its ladder, which tier serves, and what became of its requests in the last minute and hour."""
-    tiers = [_tier(tier, shares, now) for tier in fleet.tiers.values()]
+    tiers = [_tier(tier, shares, exercised, now) for tier in fleet.tiers.values()]
     minute = shares.last(60, now)
     return {
         "ready": any(t["serving"] for t in tiers),
@@ -85,8 +87,8 @@ def _out(replica: Replica, now: float) -> str:
     return "held back by a breaker" if not replica.breaker.admits(now) else "pausing as it asked to"
 
 
-def _tier(tier: Tier, shares: TierShares, now: float) -> Json:
-    serving = _is_serving(tier, now)
+def _tier(tier: Tier, shares: TierShares, exercised: Exercised, now: float) -> Json:
+    serving, proof = _is_serving(tier, now), exercised.of(tier.name, time())
     return {
         "name": tier.name,
         "backend": tier.spec.backend,
@@ -99,7 +101,11 @@ def _tier(tier: Tier, shares: TierShares, now: float) -> Json:
         "pressure": round(tier.pressure, 4),
         "waiting": len(tier.room),
         "waiting_by_priority": dict(zip(PRIORITIES, tier.room.counts(), strict=True)),
+        "proven": proof.is_proven,
+        "proof": proof.text,
+        "exercised_at": proof.at,
         "slo_ttft_s": tier.spec.slo.ttft_s,
+        "slo_itl_s": tier.spec.slo.itl_s,
         "ttft_p50_s": tier.ttfts.quantile(0.5),
         "ttft_p99_s": tier.ttfts.quantile(0.99),
         "replicas": [_replica(r, now) for r in tier.replicas.values()],
@@ -132,7 +138,7 @@ def _replica(replica: Replica, now: float) -> Json:
     }
 
 
-def gauges(fleet: Fleet, now: float) -> Iterator[Sample]:
+def gauges(fleet: Fleet, exercised: Exercised, now: float) -> Iterator[Sample]:
     """The samples that are read at a scrape."""
     for tier in fleet.tiers.values():
         labels = {"model": fleet.model, "tier": tier.name}
@@ -148,6 +154,15 @@ def gauges(fleet: Fleet, now: float) -> Iterator[Sample]:
             labels,
             tier.pressure,
         )
+        proof = exercised.of(tier.name, time())
+        yield (
+            "graceway_tier_proven",
+            "1 while a drill or an answer shows that it serves",
+            labels,
+            proof.is_proven,
+        )
+        if proof.at is not None:
+            yield "graceway_tier_exercised_timestamp_seconds", "When it was last exercised", labels, proof.at
         for signal, value in tier.signals.named().items():
             if value is not None:
                 yield "graceway_tier_signal", "Against its limit, 1", {**labels, "signal": signal}, value

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from gateway.access import may_administer, may_look
 from gateway.callers import Callers
+from gateway.exercise import Exercise, read_exercise
 from gateway.page import BACK_OFF_S, LiveStatus, load_page
 from gateway.pin import Pin, read_pin
 
@@ -36,6 +37,10 @@ class Describes(Protocol):
 
     def begin_drain(self) -> None: ...
     def pin(self, pin: Pin) -> None:
+        """Raises ValueError: there is no such model or tier."""
+        ...
+
+    def exercised(self, exercise: Exercise) -> None:
         """Raises ValueError: there is no such model or tier."""
         ...
 
@@ -134,6 +139,16 @@ def _add_admin(app: FastAPI, gateway: Describes) -> None:
         except ValueError as error:
             return _error(400, str(error), "bad_pin")
         return JSONResponse({"pinned": wanted.tier, "expires_in_s": wanted.for_s if wanted.tier else None})
+
+    @app.post("/admin/exercised")
+    async def exercised(request: Request) -> Response:
+        if (no := refusal(request)) is not None:
+            return no
+        try:
+            gateway.exercised(read_exercise(await request.body()))
+        except ValueError as error:
+            return _error(400, str(error), "bad_exercise")
+        return JSONResponse({"noted": True})
 
     @app.post("/admin/drain")
     async def drain(request: Request) -> Response:

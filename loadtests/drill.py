@@ -2,7 +2,8 @@
 
 `list` shows them. `NAME…` or `all` runs them on the simulated fleet that ships: one fleet with the fault beside one
 without. With `--url` a drill runs on your own system instead: the time before the fault is the control, and
-`--fault-command` and `--heal-command` do and undo the fault. Exit status: 0 passed, 1 failed (the evidence is kept),
+`--fault-command` and `--heal-command` do and undo the fault. `tiers` is another program: it forces
+each rung of a running gateway's ladders in turn. Exit status: 0 passed, 1 failed (the evidence is kept),
 2 wrong arguments, 3 inconclusive: it was not steady without the fault either.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import orjson
 
+from loadtests import drill_tiers
 from loadtests.drill_evidence import FOLDER, save_evidence
 from loadtests.drill_observed import Observed
 from loadtests.drill_plan import Drill
@@ -98,6 +100,9 @@ def _list() -> int:
         say(f"{drill.name:<20}{drill.about}")
         say(f"{'':<20}protected by: {drill.protection}")
         say(f"{'':<20}on your own system: {drill.by_hand or 'the load itself is the fault'}")
+    say(
+        f"{'tiers':<20}Each rung of a running gateway's ladders is forced in turn: `graceway drill tiers --help`."
+    )
     return 0
 
 
@@ -148,6 +153,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["tiers"]:
+        sys.exit(drill_tiers.main(sys.argv[2:]))
     arguments = _parser().parse_args()
     if arguments.names == ["list"]:
         sys.exit(_list())
