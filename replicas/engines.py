@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from replicas.kv.settings import NO_KV, URL_VARIABLE, KvSettings, arguments
+
 EngineKind = Literal["vllm", "llamacpp", "command"]
 
 # Longest sequence that a slot is given room for unless the spec says otherwise.
@@ -33,6 +35,10 @@ class EngineSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     argv: tuple[str, ...] = ()
     api_key: str | None = field(default=None, repr=False)
+    kv: KvSettings = NO_KV
+    """What becomes of vLLM's KV blocks."""
+    kv_url: str = field(default="", repr=False)
+    """The Redis in which they are kept."""
 
 
 def command(spec: EngineSpec, port: int, host: str = "127.0.0.1") -> list[str]:
@@ -53,6 +59,8 @@ def environment(spec: EngineSpec, base: Mapping[str, str], cores: int = 1) -> di
     if spec.api_key is not None:
         # Not on the command line, where every user of the machine could read it.
         needed |= {"VLLM_API_KEY": spec.api_key, "GRACEWAY_ENGINE_API_KEY": spec.api_key}
+    if spec.kv_url:
+        needed[URL_VARIABLE] = spec.kv_url
     return {**base, **needed, **spec.env}
 
 
@@ -67,6 +75,7 @@ def _vllm(spec: EngineSpec, port: int, host: str) -> list[str]:
         *_longest(spec),
         "--disable-uvicorn-access-log",
         *(_ON_CPU if is_on_cpu else _gpu_share(spec.gpu)),
+        *arguments(spec.kv),
         *spec.extra_args,
     ]
 

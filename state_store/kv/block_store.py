@@ -17,9 +17,9 @@ from state_store.kv.budget import Budget, Use, command
 from state_store.kv.resp import Argument, Connection, ConnectionFailed, Reply, ServerError
 from state_store.kv.turn import STORED, TURN_TTL_S, WRITING, turn_key
 
-_CONTROL_TIMEOUT_S = 0.05
-_LEAST_BYTES_PER_S = 20e6
-"""A server that moves a block more slowly than this counts as frozen."""
+_CONTROL_TIMEOUT_S = 0.08
+_DATA_TIMEOUT_S = 0.25
+"""Of one block: what moves data holds nobody up but the request that it is for."""
 _WINDOW = 4
 """Values that are on their way at once on a connection."""
 
@@ -59,6 +59,7 @@ class BlockStore:
         self._now, self._wall = now, wall
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
+        self._is_closed = False
         self._breaker, self._writes = StoreBreaker(), StoreBreaker()
         self.failures = 0
         self.last_error = ""
@@ -81,9 +82,8 @@ class BlockStore:
         A place is filled when its size is yielded, and may be used again after that. `deadline` is monotonic. Raises
         BlocksUnavailable in the middle when the server fails: the rest are misses.
         """
-        if not blocks:
-            return
-        with self._connection(self._data_timeout_s(len(places[0]))) as connection:
+        patience_s = min(_DATA_TIMEOUT_S, max(0.001, deadline - self._now()))
+        with self._connection(patience_s) as connection:
             connection.send([[b"GET", block.key] for block in blocks[:_WINDOW]])
             for number, place in enumerate(places):
                 if self._now() > deadline:
@@ -99,7 +99,7 @@ class BlockStore:
             return []
         ticket = self._admit(self._writes)
         replies: list[Reply] = []
-        with self._connection(self._data_timeout_s(max(out.size_bytes for out in outgoing))) as connection:
+        with self._connection(_DATA_TIMEOUT_S) as connection:
             for first in range(0, len(outgoing), _WINDOW):
                 replies += connection.ask([self._set(out) for out in outgoing[first : first + _WINDOW]])
                 if isinstance(replies[-1], ServerError):
@@ -110,6 +110,11 @@ class BlockStore:
             raise BlocksUnavailable(str(refused))
         self._succeed(self._writes, ticket)
         return [reply == b"OK" for reply in replies]
+
+    def discard(self, blocks: Sequence[BlockId]) -> None:
+        """Deletes blocks that are no good, so that they can be written again."""
+        with self._connection(self._control_timeout_s) as connection:
+            connection.ask([[b"UNLINK", block.key] for block in blocks])
 
     def count(self, uses: list[Use]) -> int:
         """Tells the budget of blocks that were written or used, and deletes what has to go: how many."""
@@ -144,7 +149,9 @@ class BlockStore:
             connection.ask([[b"SET", turn_key(turn), STORED, b"EX", expiry]])
 
     def close(self) -> None:
+        """Calls under way still end; nothing stays open after them."""
         with self._lock:
+            self._is_closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
@@ -158,9 +165,6 @@ class BlockStore:
             b"EX",
             str(self._budget.expiry_s).encode(),
         ]
-
-    def _data_timeout_s(self, size_bytes: int) -> float:
-        return self._control_timeout_s + size_bytes / _LEAST_BYTES_PER_S
 
     @contextmanager
     def _connection(self, timeout_s: float) -> Iterator[Connection]:
@@ -181,7 +185,10 @@ class BlockStore:
                 connection.close()
         self._succeed(self._breaker, ticket)
         with self._lock:
-            self._idle.append(connection)
+            if not self._is_closed:
+                self._idle.append(connection)
+                return
+        connection.close()
 
     def _take(self) -> Connection | None:
         with self._lock:

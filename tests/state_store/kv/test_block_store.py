@@ -1,21 +1,18 @@
 """Blocks in a real Redis: written once, found again, counted, let go; and a server that is frozen, full or gone."""
 
 import asyncio
-import os
-import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
-from redis import Redis
 
-from state_store.embedded import EmbeddedRedis
 from state_store.kv.block_format import HEAD_BYTES, BlockId, pack, unpack
 from state_store.kv.block_store import BlockStore, BlocksUnavailable, Outgoing
 from state_store.kv.budget import Budget, Use
 from state_store.kv.turn import STORED, TURNS
 from state_store.redis import RedisStateStore
+from tests.redis_server import RedisServer
 
 SIZE = 100_000
 PLENTY = Budget(size_bytes=1 << 30, ttl_s=100.0)
@@ -24,38 +21,24 @@ LATE_S = 0.3
 """By which a timer may be late on a full machine."""
 
 
-class Server(EmbeddedRedis):
-    """A Redis, and stores on it that end with it."""
+class Server:
+    """Stores on a Redis."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._opened = ExitStack()
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self.redis, self.freeze, self.thaw, self.url = server.redis, server.freeze, server.thaw, server.url
 
     def store(
         self, budget: Budget = PLENTY, wall: Callable[[], float] = time.time, password: str = ""
     ) -> BlockStore:
         store = BlockStore(self.url.replace("unix://", f"unix://:{password}@"), budget, wall=wall)
-        self._opened.callback(store.close)
+        self._server.at_end(store.close)
         return store
-
-    def redis(self) -> Redis:
-        redis = Redis.from_url(self.url)
-        self._opened.callback(redis.close)
-        return redis
-
-    async def stop(self) -> None:
-        self._opened.close()
-        if self.pid:
-            os.kill(self.pid, signal.SIGCONT)
-        await super().stop()
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    server = Server()
-    await server.start()
-    yield server
-    await server.stop()
+def server(redis_server: RedisServer) -> Server:
+    return Server(redis_server)
 
 
 class Wall:
@@ -187,7 +170,7 @@ def test_counting_goes_on_when_redis_lost_its_number(server: Server) -> None:
 def test_a_frozen_server_costs_one_timeout_and_then_nothing(server: Server) -> None:
     store = server.store()
     store.store([outgoing(1)])
-    os.kill(server.pid, signal.SIGSTOP)
+    server.freeze()
     with fails_within(0.05):
         store.exist([block(1)])
     with fails_within(0.0):
@@ -197,10 +180,10 @@ def test_a_frozen_server_costs_one_timeout_and_then_nothing(server: Server) -> N
 
 async def test_it_is_used_again_when_it_is_back(server: Server) -> None:
     store = server.store()
-    os.kill(server.pid, signal.SIGSTOP)
+    server.freeze()
     with fails_within(0.05):
         store.exist([block(1)])
-    os.kill(server.pid, signal.SIGCONT)
+    server.thaw()
     async with asyncio.timeout(10):
         while not store.is_available:
             try:
@@ -217,8 +200,8 @@ def test_a_server_that_freezes_in_the_middle_of_a_load_ends_it(server: Server) -
     wanted = [block(n) for n in range(50)]
     loading = store.fetch(wanted, [place] * 50, time.monotonic() + 60)
     assert next(loading) == HEAD_BYTES + SIZE
-    os.kill(server.pid, signal.SIGSTOP)
-    with fails_within(0.2):
+    server.freeze()
+    with fails_within(0.5):
         list(loading)
 
 
@@ -248,13 +231,16 @@ def test_no_server_is_unavailable() -> None:
 
 @pytest.mark.parametrize(("password", "is_right"), [("right", True), ("wrong", False), ("", False)])
 def test_it_logs_in(server: Server, password: str, is_right: bool) -> None:
-    server.redis().config_set("requirepass", "right")
-    store = server.store(password=password)
-    if is_right:
-        assert store.store([outgoing(1)]) == [True]
-    else:
-        with pytest.raises(BlocksUnavailable, match=r"WRONGPASS|NOAUTH"):
-            store.store([outgoing(1)])
+    redis, store = server.redis(), server.store(password=password)
+    redis.config_set("requirepass", "right")
+    try:
+        if is_right:
+            assert store.store([outgoing(1)]) == [True]
+        else:
+            with pytest.raises(BlocksUnavailable, match=r"WRONGPASS|NOAUTH"):
+                store.store([outgoing(1)])
+    finally:
+        redis.config_set("requirepass", "")
 
 
 async def test_the_state_store_reads_the_mark_of_a_stored_turn(server: Server) -> None:

@@ -1,0 +1,213 @@
+"""Saves full blocks to Redis behind the model's back: one thread, in order, at most a bounded backlog.
+
+Blocks are copied out of the cache when their turn comes, so a request that ended keeps its own until then; the model
+and its scheduler never wait for either.
+"""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from replicas.kv.paged_cache import PagedCache, Rows
+from replicas.kv.step_plan import Ended, Transfer
+from state_store.kv.block_format import HEAD_BYTES, BlockId, Codec, pack
+from state_store.kv.block_store import BlockStore, BlocksUnavailable, Outgoing
+from state_store.kv.budget import Use
+
+_BATCH = 4
+_ACKNOWLEDGE_TIMEOUT_S = 0.2
+_SECOND_TRY_S = 0.3
+"""Longer than the store's breaker keeps out everybody at first."""
+
+
+@dataclass(slots=True)
+class _Job:
+    transfer: Transfer
+    ready: Any
+    """The mark after which the blocks hold what was computed."""
+    is_copied: bool = False
+    is_forgotten: bool = False
+
+
+Count = Callable[[str, float], None]
+
+
+class Saver:
+    """The thread and its queue. `count` is told of what is done, by name."""
+
+    def __init__(
+        self,
+        cache: PagedCache,
+        store: BlockStore,
+        fingerprint: bytes,
+        count: Count,
+        *,
+        codec: Codec = "none",
+        copies: int = 0,
+        most_blocks: int = 1024,
+    ) -> None:
+        self._cache, self._store, self._fingerprint, self._count = cache, store, fingerprint, count
+        self._codec, self._copies, self._most_blocks = codec, copies, most_blocks
+        self._queue: deque[_Job | Ended] = deque()
+        self._changed = threading.Condition()
+        self._current: _Job | None = None
+        self._copying = threading.Lock()
+        """Held while blocks are copied out of the cache."""
+        self._queued_blocks = 0
+        self._pending: Counter[str] = Counter()
+        """Transfers of each request whose blocks were not copied yet."""
+        self._ended: set[str] = set()
+        self._incomplete: set[str] = set()
+        """Requests of which something was not stored."""
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._work, name="kv-save", daemon=True)
+        self._thread.start()
+
+    def save(self, transfer: Transfer, ready: Any = None) -> None:
+        """Queues blocks; refuses them, and counts that, when the backlog is full."""
+        with self._changed:
+            if self._queued_blocks + len(transfer.hashes) > self._most_blocks:
+                self._incomplete.add(transfer.request)
+                self._count("save_dropped_blocks", len(transfer.hashes))
+                return
+            self._queued_blocks += len(transfer.hashes)
+            self._pending[transfer.request] += 1
+            self._queue.append(_Job(transfer, ready))
+            self._changed.notify()
+
+    def end(self, ended: Ended) -> None:
+        """The request is over: `take_copied` names it once its blocks are no longer needed."""
+        with self._changed:
+            self._ended.add(ended.request)
+            self._queue.append(ended)
+            self._changed.notify()
+
+    def take_copied(self) -> set[str]:
+        """Requests that are over and whose blocks may be used for others."""
+        with self._changed:
+            copied = {request for request in self._ended if not self._pending[request]}
+            self._ended -= copied
+            for request in copied:
+                del self._pending[request]
+            return copied
+
+    def forget(self, requests: frozenset[str]) -> None:
+        """Their blocks are about to be overwritten: returns when none is being copied, and none will be."""
+        with self._changed:
+            jobs = [*self._queue, *([self._current] if self._current else [])]
+            for job in jobs:
+                if isinstance(job, _Job) and job.transfer.request in requests:
+                    job.is_forgotten = True
+        with self._copying:
+            pass
+
+    @property
+    def is_idle(self) -> bool:
+        with self._changed:
+            return not self._queue and self._current is None
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Lets what is queued go out, if that takes no longer than `timeout_s`."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        rows = self._cache.rows(_BATCH)
+        while (job := self._next()) is not None:
+            if isinstance(job, Ended):
+                self._acknowledge(job)
+                continue
+            self._try(job, rows)
+
+    def _try(self, job: _Job, rows: Rows) -> None:
+        """Saves, and once more after a moment if Redis does not answer: a hole makes what comes after it useless."""
+        for wait_s in (_SECOND_TRY_S, None):
+            try:
+                self._save(job, rows)
+                break
+            except BlocksUnavailable:
+                if wait_s is None or self._is_closing or job.is_copied:
+                    self._incomplete.add(job.transfer.request)
+                    self._count("save_failed_blocks", len(job.transfer.hashes))
+                    break
+                time.sleep(wait_s)
+        self._done(job)
+
+    def _next(self) -> _Job | Ended | None:
+        """The next in the queue, as soon as there is one; None when it is to end."""
+        with self._changed:
+            while not self._queue and not self._is_closing:
+                self._changed.wait()
+            if not self._queue:
+                return None
+            job = self._queue.popleft()
+            self._current = job if isinstance(job, _Job) else None
+            return job
+
+    def _save(self, job: _Job, rows: Rows) -> None:
+        """Stores those of the job's blocks that are not there yet, and tells the budget of all."""
+        transfer = job.transfer
+        blocks = [BlockId(self._fingerprint, block_hash) for block_hash in transfer.hashes]
+        missing = [at for at, is_there in enumerate(self._store.exist(blocks)) if not is_there]
+        uses = [self._use(block, transfer.depth + at) for at, block in enumerate(blocks)]
+        for first in range(0, len(missing), _BATCH):
+            batch = missing[first : first + _BATCH]
+            if not self._copy(job, batch, rows):
+                self._incomplete.add(transfer.request)
+                return
+            if first + _BATCH >= len(missing):
+                self._copied(job)
+            self._write([blocks[at] for at in batch], rows)
+        self._count("evicted_blocks", self._store.count(uses))
+
+    def _copy(self, job: _Job, batch: list[int], rows: Rows) -> bool:
+        """Copies blocks out of the cache, unless they were forgotten."""
+        with self._copying:
+            if job.is_forgotten:
+                return False
+            ids = [job.transfer.block_ids[at] for at in batch]
+            self._cache.gather(ids, rows[: len(ids)], job.ready)
+            return True
+
+    def _write(self, blocks: list[BlockId], rows: Rows) -> None:
+        outgoing = []
+        for block, row in zip(blocks, rows, strict=False):
+            head, payload = pack(block, memoryview(row), self._codec)
+            outgoing.append(Outgoing(block, head, payload))
+        written = self._store.store(outgoing)
+        self._count("saved_blocks", sum(written))
+        self._count(
+            "saved_bytes", sum(o.size_bytes for o, is_new in zip(outgoing, written, strict=True) if is_new)
+        )
+
+    def _use(self, block: BlockId, depth: int) -> Use:
+        return Use(block.key, HEAD_BYTES + self._cache.block_bytes, depth)
+
+    def _acknowledge(self, ended: Ended) -> None:
+        """Says that the turn is stored, if all of it is."""
+        is_whole = ended.request not in self._incomplete
+        self._incomplete.discard(ended.request)
+        if not ended.turn or not is_whole:
+            return
+        try:
+            self._store.acknowledge(ended.turn, self._copies, _ACKNOWLEDGE_TIMEOUT_S)
+        except BlocksUnavailable:
+            self._count("unacknowledged_turns", 1)
+
+    def _copied(self, job: _Job) -> None:
+        """The job needs the cache no longer."""
+        with self._changed:
+            if not job.is_copied:
+                job.is_copied = True
+                self._pending[job.transfer.request] -= 1
+
+    def _done(self, job: _Job) -> None:
+        self._copied(job)
+        with self._changed:
+            self._queued_blocks -= len(job.transfer.hashes)
+            self._current = None

@@ -1,0 +1,69 @@
+"""What an engine is told about its KV blocks, and how it travels to it: JSON on the command line, the URL beside it."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from state_store.kv.block_format import Codec
+from state_store.kv.budget import Budget
+
+Strategy = Literal["recompute", "checkpoint", "replicate", "sync"]
+URL_VARIABLE = "GRACEWAY_KV_URL"
+"""Where the blocks are. Not on the command line, where every user of the machine could read its password."""
+CONNECTOR, MODULE = "GracewayKvConnector", "replicas.kv.connector"
+
+DEFAULT_BUDGET_BYTES = 512 * 1024 * 1024
+DEFAULT_TTL_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class KvSettings:
+    """How one engine keeps its blocks.
+
+    `recompute` keeps none. `checkpoint` stores a turn's blocks at its end, `replicate` each block when it is full,
+    both behind the answer; `sync` as `replicate`, and says when a turn's blocks are stored.
+    """
+
+    strategy: Strategy = "replicate"
+    budget_bytes: int = DEFAULT_BUDGET_BYTES
+    """Of all blocks in Redis, of all replicas together."""
+    ttl_s: float = DEFAULT_TTL_S
+    compression: Codec = "none"
+    connections: int = 2
+    """That load at once."""
+    copies: int = 0
+    """Redis replicas that must have a turn before `sync` counts it as stored."""
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.budget_bytes, self.ttl_s)
+
+
+NO_KV = KvSettings("recompute")
+
+
+def arguments(settings: KvSettings) -> tuple[str, ...]:
+    """What the engine's command line needs for it."""
+    if settings.strategy == "recompute":
+        return ()
+    config = {
+        "kv_connector": CONNECTOR,
+        "kv_connector_module_path": MODULE,
+        "kv_role": "kv_both",
+        # A block that can't be loaded is computed.
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": asdict(settings),
+    }
+    return ("--kv-transfer-config", json.dumps(config))
+
+
+def received(extra_config: Mapping[str, Any]) -> KvSettings:
+    """The settings as the connector finds them; keys of a newer sender are ignored."""
+    return KvSettings(**{k: v for k, v in extra_config.items() if k in KvSettings.__dataclass_fields__})
+
+
+def url_of(environment: Mapping[str, str] = os.environ) -> str:
+    """Where the blocks are; empty when nobody said."""
+    return environment.get(URL_VARIABLE, "")

@@ -1,0 +1,54 @@
+"""How an engine is told: on its command line, and where that would be read by others, in its environment."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from replicas.engines import EngineSpec, command, environment
+from replicas.kv.fingerprint import fingerprint, weights_digest
+from replicas.kv.settings import KvSettings, arguments, received, url_of
+
+SPEC = EngineSpec("vllm", "m", "m", slots=1)
+
+
+def test_without_a_strategy_an_engine_is_started_as_ever() -> None:
+    assert arguments(KvSettings("recompute")) == ()
+    assert "--kv-transfer-config" not in command(SPEC, 1)
+
+
+def test_what_is_sent_is_what_arrives() -> None:
+    settings = KvSettings("sync", 5, 6.0, "lz4", 3, 1)
+    flag, sent = arguments(settings)
+    config = json.loads(sent)
+    assert flag == "--kv-transfer-config"
+    assert config["kv_load_failure_policy"] == "recompute"
+    assert received({**config["kv_connector_extra_config"], "newer": 1}) == settings
+
+
+def test_the_password_is_in_the_environment_alone() -> None:
+    spec = EngineSpec("vllm", "m", "m", 1, kv=KvSettings(), kv_url="redis://:secret@cache")
+    assert "secret" not in " ".join(command(spec, 1)) + repr(spec)
+    assert url_of(environment(spec, {})) == "redis://:secret@cache"
+    assert url_of(environment(SPEC, {})) == ""
+
+
+def test_a_fingerprint_is_of_all_facts_in_any_order() -> None:
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert fingerprint({"a": 1, "b": 2}) != fingerprint({"a": 1, "b": 3})
+    assert len(fingerprint({})) == 16
+
+
+@pytest.mark.parametrize("at", [0, 700_000, 1_900_000])
+def test_other_weights_of_the_same_name_and_size_are_told_apart(tmp_path: Path, at: int) -> None:
+    weights, plain = tmp_path / "model.safetensors", bytearray(2_000_000)
+    weights.write_bytes(plain)
+    before = weights_digest(str(tmp_path))
+    assert weights_digest(str(tmp_path)) == before
+    plain[at : at + 100_000] = b"x" * len(plain[at : at + 100_000])
+    weights.write_bytes(plain)
+    assert weights_digest(str(tmp_path)) != before
+
+
+def test_a_model_that_is_no_folder_has_its_name_alone() -> None:
+    assert weights_digest("an-org/a-model") == ""
