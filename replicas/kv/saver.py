@@ -46,11 +46,10 @@ class Saver:
         count: Count,
         *,
         codec: Codec = "none",
-        copies: int = 0,
         most_blocks: int = 1024,
     ) -> None:
         self._cache, self._store, self._fingerprint, self._count = cache, store, fingerprint, count
-        self._codec, self._copies, self._most_blocks = codec, copies, most_blocks
+        self._codec, self._most_blocks = codec, most_blocks
         self._queue: deque[_Job | Ended] = deque()
         self._changed = threading.Condition()
         self._current: _Job | None = None
@@ -195,7 +194,7 @@ class Saver:
         if not ended.turn or not is_whole:
             return
         try:
-            self._store.acknowledge(ended.turn, self._copies, _ACKNOWLEDGE_TIMEOUT_S)
+            self._store.acknowledge(ended.turn, _ACKNOWLEDGE_TIMEOUT_S)
         except BlocksUnavailable:
             self._count("unacknowledged_turns", 1)
 

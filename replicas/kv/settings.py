@@ -33,8 +33,6 @@ class KvSettings:
     compression: Codec = "none"
     connections: int = 2
     """That load at once."""
-    copies: int = 0
-    """Redis replicas that must have a turn before `sync` counts it as stored."""
 
     @property
     def budget(self) -> Budget:

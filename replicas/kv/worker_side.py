@@ -37,9 +37,7 @@ class WorkerSide:
         self._loader = Loader(
             cache, store, fingerprint, settings.connections, lambda why, n: self._count(f"missed_{why}", n)
         )
-        self._saver = Saver(
-            cache, store, fingerprint, self._count, codec=settings.compression, copies=settings.copies
-        )
+        self._saver = Saver(cache, store, fingerprint, self._count, codec=settings.compression)
 
     def before_step(self, plan: StepPlan) -> None:
         """To be called before the model overwrites anything."""

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from state_store.guarded import StoreBreaker
-from state_store.kv.address import Address, parse_address
 from state_store.kv.block_format import HEAD_BYTES, BlockId
 from state_store.kv.budget import Budget, Use, command
+from state_store.kv.master import connect_to_master
 from state_store.kv.resp import Argument, Connection, ConnectionFailed, Reply, ServerError
 from state_store.kv.turn import STORED, TURN_TTL_S, WRITING, turn_key
+from state_store.redis_url import parse_redis_url
 
 _CONTROL_TIMEOUT_S = 0.08
 _DATA_TIMEOUT_S = 0.25
@@ -42,7 +43,7 @@ class Outgoing:
 
 
 class BlockStore:
-    """Blocks at one Redis address. Opens no connection before the first call."""
+    """Blocks at one Redis address. Opens no connection before the first call; raises ValueError for a Cluster's URL."""
 
     def __init__(
         self,
@@ -53,7 +54,9 @@ class BlockStore:
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._address: Address = parse_address(url)
+        self._url = parse_redis_url(url)
+        if self._url.kind == "cluster":
+            raise ValueError("KV blocks can't be kept in a Redis Cluster yet")
         self._budget = budget
         self._control_timeout_s = control_timeout_s
         self._now, self._wall = now, wall
@@ -131,14 +134,15 @@ class BlockStore:
                 connection.ask([[b"UNLINK", key] for key in keys])
             return len(keys)
 
-    def acknowledge(self, turn: str, copies: int, timeout_s: float) -> None:
-        """Says that all that was written before belongs to a turn that is now stored, on so many Redis replicas.
+    def acknowledge(self, turn: str, timeout_s: float) -> None:
+        """Says that all that was written before belongs to a turn that is now stored, on the URL's `wait_replicas`, too.
 
         Replication is one stream: once `WAIT` has this connection's write on a replica, all earlier ones are there.
         """
         expiry = str(int(TURN_TTL_S)).encode()
         with self._connection(timeout_s + self._control_timeout_s) as connection:
             acked: Reply = 0
+            copies = self._url.wait_replicas
             if copies:
                 mark: list[Argument] = [b"SET", turn_key(turn), WRITING, b"EX", expiry]
                 acked = connection.ask(
@@ -173,7 +177,7 @@ class BlockStore:
         connection: Connection | None = None
         is_clean = False
         try:
-            connection = self._take() or Connection(self._address, self._control_timeout_s)
+            connection = self._take() or connect_to_master(self._url, self._control_timeout_s)
             connection.patience(timeout_s)
             yield connection
             is_clean = True

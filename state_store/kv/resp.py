@@ -5,11 +5,12 @@ value's head with a few bytes and the value itself with one call into the place 
 """
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self, Union
+from typing import Any, Self, Union
 
-from state_store.kv.address import Address, connect, set_timeout
+from state_store.kv.plain_socket import connect, set_timeout
+from state_store.redis_url import Server
 
 Argument = bytes | memoryview | tuple[bytes, memoryview]
 """A pair is one argument that lies in two places."""
@@ -35,18 +36,18 @@ class Connection:
     Raises ConnectionFailed from every method.
     """
 
-    def __init__(self, address: Address, timeout_s: float) -> None:
+    def __init__(self, server: Server, login: Mapping[str, Any], timeout_s: float) -> None:
         self._timeout_s = timeout_s
         try:
-            self._socket = connect(address, timeout_s)
+            self._socket = connect(server, login, timeout_s)
         except OSError as error:
             raise ConnectionFailed(str(error)) from error
-        self._flags = 0 if address.tls else socket.MSG_WAITALL
-        self._has_vectors = not address.tls
+        self._has_vectors = not login.get("ssl")
+        self._flags = socket.MSG_WAITALL if self._has_vectors else 0
         self._ahead = bytearray(_HEAD_BYTES)
         self._begin = self._end = 0
         try:
-            self._log_in(address)
+            self._log_in(login)
         except BaseException:
             self.close()
             raise
@@ -118,13 +119,13 @@ class Connection:
         self._skip(len(_CRLF))
         return size
 
-    def _log_in(self, address: Address) -> None:
+    def _log_in(self, login: Mapping[str, Any]) -> None:
         commands: list[list[bytes]] = []
-        if address.password:
-            login = [address.username.encode()] if address.username else []
-            commands.append([b"AUTH", *login, address.password.encode()])
-        if address.db:
-            commands.append([b"SELECT", str(address.db).encode()])
+        if password := login.get("password"):
+            names = [login["username"].encode()] if login.get("username") else []
+            commands.append([b"AUTH", *names, password.encode()])
+        if db := login.get("db"):
+            commands.append([b"SELECT", str(db).encode()])
         for answer in self.ask(commands):
             if isinstance(answer, ServerError):
                 raise ConnectionFailed(str(answer))

@@ -18,7 +18,7 @@ def test_without_a_strategy_an_engine_is_started_as_ever() -> None:
 
 
 def test_what_is_sent_is_what_arrives() -> None:
-    settings = KvSettings("sync", 5, 6.0, "lz4", 3, 1)
+    settings = KvSettings("sync", 5, 6.0, "lz4", 3)
     flag, sent = arguments(settings)
     config = json.loads(sent)
     assert flag == "--kv-transfer-config"

@@ -29,9 +29,13 @@ class Server:
         self.redis, self.freeze, self.thaw, self.url = server.redis, server.freeze, server.thaw, server.url
 
     def store(
-        self, budget: Budget = PLENTY, wall: Callable[[], float] = time.time, password: str = ""
+        self,
+        budget: Budget = PLENTY,
+        wall: Callable[[], float] = time.time,
+        password: str = "",
+        options: str = "",
     ) -> BlockStore:
-        store = BlockStore(self.url.replace("unix://", f"unix://:{password}@"), budget, wall=wall)
+        store = BlockStore(self.url.replace("unix://", f"unix://:{password}@") + options, budget, wall=wall)
         self._server.at_end(store.close)
         return store
 
@@ -244,7 +248,7 @@ def test_it_logs_in(server: Server, password: str, is_right: bool) -> None:
 
 
 async def test_the_state_store_reads_the_mark_of_a_stored_turn(server: Server) -> None:
-    await asyncio.to_thread(server.store().acknowledge, "turn-1", 0, 0.1)
+    await asyncio.to_thread(server.store().acknowledge, "turn-1", 0.1)
     state = RedisStateStore(server.url)
     assert await state.get(TURNS, "turn-1") == STORED
     await state.close()
@@ -252,4 +256,4 @@ async def test_the_state_store_reads_the_mark_of_a_stored_turn(server: Server) -
 
 def test_a_turn_is_not_stored_while_a_replica_of_redis_lacks_it(server: Server) -> None:
     with pytest.raises(BlocksUnavailable, match="0 of 1 replicas"):
-        server.store().acknowledge("turn-1", 1, 0.05)
+        server.store(options="?wait_replicas=1").acknowledge("turn-1", 0.05)
