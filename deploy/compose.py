@@ -11,6 +11,7 @@ from gateway.app import Gateway
 from gateway.line_writer import LineWriter
 from gateway.specs import GatewaySpec
 from replicas.engines import EngineSpec
+from replicas.kv.settings import KvSettings
 from replicas.probe import KnownPrompt
 from replicas.supervisor import ReplicaSpec, Supervisor
 from state_store.embedded import EmbeddedRedis
@@ -20,6 +21,8 @@ log = logging.getLogger("graceway.deploy")
 
 _SUPERVISORS_PATIENCE_S = 1.0
 """With the store: a heartbeat may wait for it, a request may not."""
+_STATE_BYTES = 256 * 1024 * 1024
+"""Of an embedded store, for all but KV blocks."""
 
 
 ReadConfig = Callable[[], Config]
@@ -44,7 +47,16 @@ def build_gateway(
 
 def build_supervisor(model: str, tier: Tier, replica: str, store_url: str) -> Supervisor:
     """The supervisor of one replica of a managed tier, which registers in the store at `store_url`."""
-    engine = EngineSpec(
+    engine = engine_spec(tier, store_url)
+    probe = tier.probe
+    known = KnownPrompt(probe.prompt, probe.expect, probe.max_tokens) if probe else KnownPrompt()
+    spec = ReplicaSpec(replica=replica, model=model, tier=tier.name, engine=engine, known=known)
+    return Supervisor(spec, open_state_store(store_url, timeout_s=_SUPERVISORS_PATIENCE_S))
+
+
+def engine_spec(tier: Tier, store_url: str) -> EngineSpec:
+    """The engine of a managed tier; its KV blocks, if it keeps any, are in the store at `store_url`."""
+    return EngineSpec(
         kind="llamacpp" if tier.backend == "llamacpp" else "vllm",
         model=tier.model or "",
         served_model=tier.served_model or _model_name(tier.model or ""),
@@ -53,16 +65,22 @@ def build_supervisor(model: str, tier: Tier, replica: str, store_url: str) -> Su
         max_model_len=tier.max_model_len,
         extra_args=tier.engine_args,
         env=tier.environment,
+        kv=KvSettings(**tier.kv.model_dump()),
+        kv_url=store_url if tier.kv.strategy != "recompute" else "",
     )
-    probe = tier.probe
-    known = KnownPrompt(probe.prompt, probe.expect, probe.max_tokens) if probe else KnownPrompt()
-    spec = ReplicaSpec(replica=replica, model=model, tier=tier.name, engine=engine, known=known)
-    return Supervisor(spec, open_state_store(store_url, timeout_s=_SUPERVISORS_PATIENCE_S))
 
 
 def _model_name(model: str) -> str:
     """What clients are told has answered: `models/a-1b.gguf` is `a-1b`."""
     return Path(model).name.removesuffix(".gguf")
+
+
+def _kv_bytes(config: Config) -> int:
+    """The room that KV blocks may take, a quarter for what Redis adds to them included."""
+    tiers = [
+        tier for model in config.models.values() for tier in model.tiers if tier.kv.strategy != "recompute"
+    ]
+    return max((5 * tier.kv.budget_bytes // 4 for tier in tiers), default=0)
 
 
 @asynccontextmanager
@@ -74,7 +92,7 @@ async def store_address(config: Config) -> AsyncIterator[str]:
     if config.state_store.url != "embedded":
         yield config.state_store.url
         return
-    redis = EmbeddedRedis()
+    redis = EmbeddedRedis(maxmemory_bytes=_STATE_BYTES + _kv_bytes(config))
     try:
         await redis.start()
         address = redis.url

@@ -33,6 +33,7 @@ def rule_problems(document: Document) -> list[Problem]:
     models = data.get("models")
     for name, model in models.items() if isinstance(models, dict) else ():
         found += _model_faults(("models", name), model)
+        found += _kv_faults(("models", name), model, data.get("state_store"))
     return [Problem(document.line_of(place), what, mend) for place, what, mend in found]
 
 
@@ -183,6 +184,28 @@ def _gpu_faults(place: Place, gpu: Plain) -> Iterator[Fault]:
         )
     elif isinstance(gpu, int | float) and not isinstance(gpu, bool) and gpu < 0:
         yield (*place, "gpu"), f"gpu is {gpu}", "Write a number of GPUs, or 0 for the CPU"
+
+
+def _kv_faults(place: Place, model: Plain, store: Plain) -> Iterator[Fault]:
+    """Blocks need a Redis, and one whose keys are all in one place."""
+    tiers = model.get("tiers") if isinstance(model, dict) else None
+    url = store.get("url", "embedded") if isinstance(store, dict) else "embedded"
+    for index, tier in enumerate(tiers if isinstance(tiers, list) else ()):
+        kv = tier.get("kv") if isinstance(tier, dict) else None
+        if not isinstance(kv, dict):
+            continue
+        here: Place = (*place, "tiers", index, "kv")
+        if (codec := kv.get("compression")) in ("fp8", "int8"):
+            mend = "Write none or lz4; for smaller blocks, start the engine with --kv-cache-dtype fp8"
+            yield (*here, "compression"), f"compression '{codec}' is not supported yet", mend
+        if kv.get("strategy", "recompute") == "recompute" or not isinstance(url, str):
+            continue
+        if url == "memory":
+            mend = "Set state_store.url to embedded or redis://…, or kv.strategy to recompute"
+            yield here, "KV blocks need a Redis, and the state store is memory", mend
+        elif "+cluster" in _scheme(url):
+            mend = "Use redis://, rediss:// or redis+sentinel://, or set kv.strategy to recompute"
+            yield here, "KV blocks in a Redis Cluster are not supported yet", mend
 
 
 def _scheme(url: str) -> str:

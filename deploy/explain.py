@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from deploy.config import Config, Model, Tier
 
-_ENGINE_ONLY = ("slots", "limit", "slo", "gives_up", "probe", "max_model_len", "tokenizer")
+_ENGINE_ONLY = ("slots", "limit", "slo", "gives_up", "probe", "max_model_len", "tokenizer", "kv")
 _MANAGED_ONLY = ("model", "gpu", "scale", "engine_args", "environment")
 _REPLICA_ONLY = ("served_model", "replicas", "api_key")
 _CANNED_ONLY = ("text", "texts", "language_field")
@@ -13,7 +13,7 @@ _CACHE_ONLY = ("max_age_s", "near")
 _NEVER_APPLY: dict[str, tuple[str, ...]] = {
     "openai": (*_MANAGED_ONLY, *_CANNED_ONLY, *_CACHE_ONLY),
     "vllm": ("replicas", "api_key", *_CANNED_ONLY, *_CACHE_ONLY),
-    "llamacpp": ("replicas", "api_key", *_CANNED_ONLY, *_CACHE_ONLY),
+    "llamacpp": ("replicas", "api_key", "kv", *_CANNED_ONLY, *_CACHE_ONLY),
     "cache": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_REPLICA_ONLY, *_CANNED_ONLY),
     "canned": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_REPLICA_ONLY, *_CACHE_ONLY),
 }
@@ -54,7 +54,7 @@ def _means(tier: Tier) -> str:
         else f"{tier.model} on {tier.backend}"
     )
     promise = f"first token in {tier.slo.ttft_s:g} s, then one each {tier.slo.itl_s:g} s"
-    return f"{who}{_hardware(tier)}; {_capacity(tier)}; promises {promise}{_leaves_out(tier)}"
+    return f"{who}{_hardware(tier)}; {_capacity(tier)}; promises {promise}{_leaves_out(tier)}{_keeps(tier)}"
 
 
 def _near(tier: Tier) -> str:
@@ -75,6 +75,17 @@ def _leaves_out(tier: Tier) -> str:
     ]
     told = ", ".join(filter(None, out))
     return f"; leaves out {told}" if told else ""
+
+
+_KEEPS = {
+    "checkpoint": "a turn's KV blocks are stored at its end",
+    "replicate": "KV blocks are stored as they fill",
+    "sync": "an answer ends when its KV blocks are stored",
+}
+
+
+def _keeps(tier: Tier) -> str:
+    return f"; {_KEEPS[tier.kv.strategy]}" if tier.kv.strategy in _KEEPS else ""
 
 
 def _hardware(tier: Tier) -> str:

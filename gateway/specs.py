@@ -67,6 +67,24 @@ class NearSpec(Spec):
     """Questions that are remembered for each tenant and all that is said before them."""
 
 
+class KvSpec(Spec):
+    """What outlives a replica of a vLLM tier: its KV blocks, in the Redis of the state store.
+
+    `recompute` keeps none; `checkpoint` stores a turn's blocks at its end, `replicate` each block when it is full, both
+    behind the answer; with `sync`, an answer ends when its blocks are stored.
+    """
+
+    strategy: Literal["recompute", "checkpoint", "replicate", "sync"] = "recompute"
+    budget_bytes: Annotated[int, Field(ge=1024 * 1024)] = 512 * 1024 * 1024
+    """Of all blocks in the store, of all replicas together."""
+    ttl_s: Seconds = 3600.0
+    """How long a block stays that nobody uses."""
+    compression: Literal["none", "lz4"] = "none"
+    """Without loss; pays where the link is slow."""
+    connections: Annotated[int, Field(ge=1, le=16)] = 2
+    """Of each replica, that load at once."""
+
+
 class TierSpec(Spec):
     """One way to answer. `backend` says how; `quality` (0 to 1) says what the answer is worth."""
 
@@ -85,6 +103,7 @@ class TierSpec(Spec):
     """The window: tokens of prompt and answer together. None: as the engine tells it."""
     tokenizer: str | None = None
     """A folder with the model's `tokenizer.json`, or that file."""
+    kv: KvSpec = KvSpec()
     probe: Probe | None = Probe()
     text: str | None = None
     texts: dict[str, str] = Field(default_factory=dict)

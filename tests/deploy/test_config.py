@@ -271,6 +271,23 @@ BAD = {
         "state_store: {url: 'redis://'}\n" + tier("backend: canned"),
         "c.yaml:1: the state store's URL can't be used: the host is missing: write HOST:PORT. " + STORES,
     ),
+    "KV blocks in memory": (
+        "state_store: {url: memory}\n"
+        + tier("backend: vllm\n        model: m\n        kv: {strategy: sync}"),
+        "c.yaml:7: KV blocks need a Redis, and the state store is memory. "
+        "Set state_store.url to embedded or redis://…, or kv.strategy to recompute",
+    ),
+    "KV blocks in a Cluster": (
+        "state_store: {url: 'redis+cluster://h'}\n"
+        + tier("backend: vllm\n        model: m\n        kv: {strategy: sync}"),
+        "c.yaml:7: KV blocks in a Redis Cluster are not supported yet. "
+        "Use redis://, rediss:// or redis+sentinel://, or set kv.strategy to recompute",
+    ),
+    "KV blocks made smaller": (
+        tier("backend: vllm\n        model: m\n        kv: {strategy: sync, compression: fp8}"),
+        "c.yaml:6: compression 'fp8' is not supported yet. "
+        "Write none or lz4; for smaller blocks, start the engine with --kv-cache-dtype fp8",
+    ),
     "no such picker": (
         "routing:\n  picker: worst\n" + tier("backend: canned"),
         "c.yaml:2: there is no routing policy 'worst'. "

@@ -144,3 +144,13 @@ def test_sections_without_replicas_never_apply(tmp_path: Path) -> None:
         "'health' never applies: no tier has replicas. Remove it",
         "'retry' never applies: no tier has replicas. Remove it",
     )
+
+
+def test_what_becomes_of_kv_blocks(tmp_path: Path) -> None:
+    ladder, warnings = explained(tmp_path, BASE.replace("gpu: 1}", "gpu: 1, kv: {strategy: replicate}}"))
+    assert "; KV blocks are stored as they fill; quality 0.7" in ladder[2]
+    assert warnings == ()
+    _, warnings = explained(
+        tmp_path, BASE.replace("backend: cache,", "backend: cache, kv: {strategy: sync},")
+    )
+    assert warnings == ("chat/cached: 'kv' never applies to backend cache. Remove it",)
