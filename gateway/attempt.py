@@ -15,7 +15,7 @@ from gateway.dispatch import Exchange, Patience, PushedBack, Rejected, Take, Tok
 from gateway.fleet import Fleet
 from gateway.hedge import LOST
 from gateway.http_client import ExchangeFailed
-from gateway.journal import Journal, Leg, check_whole
+from gateway.journal import Journal, Leg, check_whole, enter
 from gateway.ledger import Ledger
 from gateway.legs import CannotContinue, Target, first_leg, is_streamed_inside, next_leg
 from gateway.own_answer import asked_of
@@ -135,12 +135,13 @@ class Attempts:
         course.traceparent = course.trail.for_replica()
         patience = self._patience(course, decision.tier)
         async with Exchange(replica, leg, course.request, patience, course.traceparent) as exchange:
-            await _start(course, exchange)
-            self.ledger.dispatched(exchange.dispatch_s)
+            if course.race is not None:
+                course.race.enter(exchange)
             if is_streamed_inside(course.request):
                 await self._stream(course, served, replica, exchange, reply)
             else:
                 body = await exchange.read_whole()
+                self.ledger.dispatched(exchange.dispatch_s)
                 course.journal.usage = check_whole(body)
                 await reply.whole(served, body)
 
@@ -186,7 +187,7 @@ class Attempts:
         """Reads to the end of the leg; the client gets each frame as it comes, if it asked for a stream."""
         journal = course.journal
         exchange.stream.is_movable = not course.request.inexact_because
-        await exchange.pump(self._take(course, served, replica, exchange, reply))
+        await _pump(course, exchange, self._take(course, served, replica, exchange, reply))
         if journal.is_empty:
             raise ExchangeFailed("no_tokens", "the replica ended without generating anything")
         if not journal.finish_reason:
@@ -203,10 +204,10 @@ class Attempts:
         journal, stream, time = course.journal, exchange.stream, asyncio.get_running_loop().time
         is_streamed, tokens = course.request.stream, journal.tokens
 
-        def take(payloads: list[bytes]) -> Awaitable[None] | None:
+        def take(events: list[bytes]) -> Awaitable[None] | None:
             nonlocal tokens
             out: list[bytes] = []
-            broken = _enter(journal, payloads, out)
+            broken = enter(journal, events, out)
             if journal.tokens > tokens or (out and not stream.last_token_at):
                 tokens, now = journal.tokens, time()
                 if not stream.last_token_at:
@@ -232,6 +233,7 @@ class Attempts:
         if course.race is not None:
             course.race.win(exchange)
         exchange.first_token()
+        self.ledger.dispatched(exchange.dispatch_s)
         course.first_token_at = perf_counter()
         course.ttft_s = now - exchange.sent_at
         replica.on_first_token(course.ttft_s)
@@ -324,12 +326,10 @@ def _target(tier: str, replica: Replica) -> Target:
     return Target(tier, replica.place.served_model, replica.takes_token_ids, replica.max_model_len)
 
 
-async def _start(course: Course, exchange: Exchange) -> None:
-    """Sends the request. In a race, a replica's verdict on it counts like a first token."""
-    if course.race is not None:
-        course.race.enter(exchange)
+async def _pump(course: Course, exchange: Exchange, take: Take) -> None:
+    """Sends the request, and takes what comes. In a race, a replica's verdict on it counts like a first token."""
     try:
-        await exchange.start()
+        await exchange.pump(take)
     except Rejected:
         if course.race is not None:
             course.race.win(exchange)
@@ -348,19 +348,6 @@ async def _held_text(journal: Journal, replica: Replica) -> str | None:
                 return None
             journal.keep_ids(count)
             return text[len(said) :]
-    return None
-
-
-def _enter(journal: Journal, payloads: list[bytes], out: list[bytes]) -> ExchangeFailed | None:
-    """Enters events up to one that breaks the stream; what came before it in the same read is the client's all the same."""
-    for payload in payloads:
-        if journal.has_ended:
-            # What the replica says after the end, or after a stop string that only the gateway can see, is not the answer.
-            return None
-        try:
-            journal.take(payload, out)
-        except ExchangeFailed as failed:
-            return failed
     return None
 
 

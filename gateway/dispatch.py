@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from gateway.breakers import Outcome
-from gateway.http_client import Connection, ExchangeFailed, request_bytes
+from gateway.http_client import OK, Connection, ExchangeFailed, Sink, request_bytes
 from gateway.journal import Leg
 from gateway.replica import Replica, Stream
 from gateway.request import Request
@@ -47,6 +47,7 @@ class Patience:
 
 
 Take = Callable[[list[bytes]], Awaitable[None] | None]
+"""Takes whole events, as they came."""
 
 
 class Exchange:
@@ -90,32 +91,27 @@ class Exchange:
         else:
             self._timer = loop.call_at(self._patience.deadline, self._on_timer, loop)
 
-    async def start(self) -> None:
-        """Sends the request and reads the status.
+    async def _send(self, sink: Sink | None) -> None:
+        """Sends the request, and reads the status; with a sink the answer, too.
 
         Raises:
             Rejected, PushedBack, TokenIdsRefused, ExchangeFailed
         """
-        request = self._bytes()
-        connection = self.stream.connection
-        connection.send(request)
-        self.dispatch_s = perf_counter() - self._made_at
+        request, connection = self._bytes(), self.stream.connection
         try:
-            await connection.head()
+            connection.send(request)
+            self.dispatch_s = perf_counter() - self._made_at
+            await _listen(connection, sink)
         except ExchangeFailed as failed:
             # A kept-alive connection may have been closed by the replica just before it was used.
-            if (
-                connection.exchanges < 2
-                or not connection.is_untouched
-                or failed.failure not in ("cut", "reset")
-            ):
+            is_stale = connection.exchanges > 1 and connection.is_untouched
+            if not is_stale or failed.failure not in ("cut", "reset"):
                 raise
-            connection = self.stream.connection = await self._replica.pool.connect(
-                CONNECT_TIMEOUT_S, fresh=True
-            )
+            connection = await self._replica.pool.connect(CONNECT_TIMEOUT_S, fresh=True)
+            self.stream.connection = connection
             connection.send(request)
-            await connection.head()
-        if connection.status != 200:
+            await _listen(connection, sink)
+        if connection.status != OK:
             await self._refused(connection)
 
     def _bytes(self) -> bytes:
@@ -139,21 +135,21 @@ class Exchange:
         raise ExchangeFailed(f"http_{status}", body[:300].decode("utf-8", "replace"))
 
     async def pump(self, take: "Take") -> None:
-        """Gives `take` the data of whole events, in the step in which they are read, until it has had the last one.
+        """Sends the request, and gives `take` whole events, in the step in which they are read, until it has had the last.
 
         Raises:
-            ExchangeFailed
+            Rejected, PushedBack, TokenIdsRefused, ExchangeFailed
         """
-        connection, splitter = self.stream.connection, self._splitter
+        splitter = self._splitter
 
         def sink(data: bytes) -> Awaitable[None] | None:
             try:
-                payloads = splitter.feed(data)
+                events = splitter.events(data)
             except ValueError as error:
                 raise ExchangeFailed("malformed", str(error)) from error
-            return take(payloads) if payloads else None
+            return take(events) if events else None
 
-        await connection.pump(sink)
+        await self._send(sink)
 
     def enough(self) -> None:
         """The answer is whole."""
@@ -164,9 +160,21 @@ class Exchange:
         self._has_first_token = True
 
     async def read_whole(self) -> bytes:
-        """The body of an answer that is not streamed."""
+        """Sends the request; the body of an answer that is not streamed.
+
+        Raises:
+            Rejected, PushedBack, TokenIdsRefused, ExchangeFailed
+        """
+        await self._send(None)
         self.first_token()
         return await self.stream.connection.read_all(MAX_BODY_BYTES)
+
+
+async def _listen(connection: Connection, sink: Sink | None) -> None:
+    if sink is None:
+        await connection.head()
+    else:
+        await connection.pump(sink)
 
 
 def outcome_of(failure: ExchangeFailed) -> Outcome:

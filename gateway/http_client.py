@@ -9,11 +9,13 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
 
+OK = 200
 IDLE_S = 4.0
 """Idle connections are dropped before uvicorn, which serves vLLM, drops them (5 s)."""
 READ_AHEAD_BYTES = 256 * 1024
@@ -60,8 +62,8 @@ def _ignore(_: bytes) -> None:
     return None
 
 
-class Connection(asyncio.Protocol):
-    """One connection and the exchange on it. httptools calls the `on_` methods."""
+class Connection:
+    """One connection and the exchange on it: an `asyncio.Protocol` by its methods. httptools calls the `on_` methods."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, release: "Callable[[Connection], None]") -> None:
         self._loop, self._release = loop, release
@@ -99,11 +101,17 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self.fail(ExchangeFailed("malformed", str(error)))
             self.abort()
-        if self._sink is not None:
+        if self._sink is not None and self._body:
             self._deliver(self._sink)
         if self._size > READ_AHEAD_BYTES and not self._is_paused and self._transport is not None:
             self._transport.pause_reading()
             self._is_paused = True
+
+    def pause_writing(self) -> None:
+        """A request that the socket does not take at once waits in the transport: it is there already."""
+
+    def resume_writing(self) -> None:
+        """See `pause_writing`."""
 
     def eof_received(self) -> None:
         return None
@@ -138,7 +146,8 @@ class Connection(asyncio.Protocol):
         if self.status >= 200:
             self._has_head = True
             self._keeps_alive = self._parser.should_keep_alive()
-            self._wake()
+            if self._sink is None or self.status != OK:
+                self._wake()
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
@@ -211,6 +220,8 @@ class Connection(asyncio.Protocol):
     async def pump(self, sink: "Sink") -> None:
         """Gives the body to `sink` as it comes, in the step in which it is read; returns at its end, or after `enough`.
 
+        It need not wait for the head: of an answer other than 200 it gives nothing, and returns when its head is there.
+
         Waking a task for each token costs more than all else that is done with one. Where the sink returns an awaitable
         (its client reads slowly), it gets nothing more until that is done.
 
@@ -225,7 +236,7 @@ class Connection(asyncio.Protocol):
                     if self._failed is not None:
                         # The sink's own objection counts even when the body's end came in the same read.
                         raise self._failed
-                    if self._is_complete and not self._body:
+                    if (self._is_complete and not self._body) or self._is_refusal:
                         return
                     await self._wait()
             finally:
@@ -235,7 +246,7 @@ class Connection(asyncio.Protocol):
                 await blocked
 
     def _deliver(self, sink: "Sink") -> None:
-        if not self._body or self._sink_waits_for is not None or self._is_enough:
+        if not self._body or self._sink_waits_for is not None or self._is_enough or self._is_refusal:
             return
         try:
             self._sink_waits_for = sink(self._take_body())
@@ -244,6 +255,10 @@ class Connection(asyncio.Protocol):
             self.abort()
         if self._sink_waits_for is not None or self._failed is not None or self._is_enough:
             self._wake()
+
+    @property
+    def _is_refusal(self) -> bool:
+        return self._has_head and self.status != OK
 
     def enough(self) -> None:
         """The sink has all that it wants; `pump` returns."""
@@ -298,6 +313,7 @@ class Connection(asyncio.Protocol):
         # One that stopped reading would not hear its next answer.
         if self._is_complete and self._keeps_alive and self.is_reusable and not self._is_paused:
             self._sink = None
+            self.idle_since = self._loop.time()
             self._release(self)
         else:
             self.abort()
@@ -331,16 +347,18 @@ class ConnectionPool:
         try:
             async with asyncio.timeout(timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._release), origin.host, origin.port, ssl=self._tls
+                    lambda: cast(asyncio.Protocol, Connection(loop, self._release)),
+                    origin.host,
+                    origin.port,
+                    ssl=self._tls,
                 )
         except ConnectionRefusedError as error:
             raise ExchangeFailed("refused", str(error)) from error
         except (OSError, TimeoutError) as error:
             raise ExchangeFailed("unreachable", str(error) or "no connection in time") from error
-        return connection
+        return cast(Connection, connection)
 
     def _release(self, connection: Connection) -> None:
-        connection.idle_since = asyncio.get_running_loop().time()
         self._idle.append(connection)
 
     def close(self) -> None:
@@ -351,14 +369,15 @@ class ConnectionPool:
 
 def request_bytes(origin: Origin, path: str, body: bytes, headers: dict[str, str]) -> bytes:
     """A whole POST request. Header values must be free of control characters; `clean_header` sees to that."""
-    lines = [
-        f"POST {origin.path}{path} HTTP/1.1",
-        f"host: {origin.host_header}",
-        "content-type: application/json",
-        f"content-length: {len(body)}",
-        *(f"{name}: {value}" for name, value in headers.items()),
-    ]
-    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+    more = "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode("latin-1")
+    return b"%bcontent-length: %d\r\n%b\r\n%b" % (_head(origin, path), len(body), more, body)
+
+
+@lru_cache(maxsize=4096)
+def _head(origin: Origin, path: str) -> bytes:
+    """What all requests to a path of a replica begin with."""
+    lines = f"POST {origin.path}{path} HTTP/1.1\r\nhost: {origin.host_header}\r\ncontent-type: application/json\r\n"
+    return lines.encode("latin-1")
 
 
 def clean_header(value: str, limit: int = 256) -> str:

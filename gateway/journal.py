@@ -5,6 +5,7 @@ that only the gateway asked for, and after a break writes the continuing events 
 id, `created` and shape, usage counted once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import orjson
 
 from gateway.http_client import ExchangeFailed
 from gateway.request import Request
-from gateway.sse import DONE, frame
+from gateway.sse import DONE, data_of, frame, joined
 from gateway.stop import StopMatcher
 from gateway.template import EventTemplate, learn
 
@@ -118,17 +119,26 @@ class Journal:
         self._template = None
         self.leg = leg
 
+    def take_plain(self, events: Sequence[bytes], start: int, out: list[bytes]) -> int:
+        """Enters the events from `start` on that fit the template, as `take` does with the data of one; their number."""
+        template = self._template
+        plain = None if template is None else template.read(events, start)
+        if template is None or plain is None or not plain.ids:
+            return 0
+        told = plain.texts
+        self.text.append(b"".join(told).decode())
+        self.ids.extend(plain.ids)
+        self.safe_ids = len(self.ids)
+        count = len(told)
+        out.append(template.tell(told) if self.leg.asked_ids else joined(events[start : start + count]))
+        return count
+
     def take(self, payload: bytes, out: list[bytes]) -> None:
         """Enters one event's data, and appends what the client gets for it to `out`.
 
         Raises:
             ExchangeFailed: `malformed` or `error_event`.
         """
-        template = self._template
-        if template is not None and (plain := template.read(payload)) is not None:
-            self._take_plain(*plain)
-            out.append(template.tell(plain[0]) if self.leg.asked_ids else frame(payload))
-            return
         if payload == DONE:
             self.is_done = True
             return
@@ -158,11 +168,6 @@ class Journal:
             self._learn(payload, told, choices)
         else:
             self._held.append(told)
-
-    def _take_plain(self, text: bytes, token_id: bytes) -> None:
-        self.text.append(text.decode())
-        self.ids.append(int(token_id))
-        self.safe_ids = len(self.ids)
 
     def _learn(self, payload: bytes, told: bytes, choices: list[Json]) -> None:
         """Takes the event for a template, where the next ones can only differ in text and token id."""
@@ -358,6 +363,21 @@ class Journal:
         choice["finish_reason"] = self.finish_reason or "length"
         answer["usage"] = self.usage or self.counted_usage()
         return orjson.dumps(answer)
+
+
+def enter(journal: Journal, events: list[bytes], out: list[bytes]) -> ExchangeFailed | None:
+    """Enters events up to one that breaks the stream; what came before it in the same read is the client's all the same."""
+    at = 0
+    # What the replica says after the end, or after a stop string that only the gateway can see, is not the answer.
+    while at < len(events) and not journal.has_ended:
+        plain = journal.take_plain(events, at, out)
+        try:
+            if not plain and (payload := data_of(events[at])):
+                journal.take(payload, out)
+        except ExchangeFailed as failed:
+            return failed
+        at += plain or 1
+    return None
 
 
 _KNOWN_EVENT_FIELDS = frozenset({"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"})

@@ -1,5 +1,8 @@
 """Server-sent events from arbitrary pieces of bytes: any split parses, of an event and of a UTF-8 character too."""
 
+from collections.abc import Sequence
+
+_END = b"\n\n"
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 
 
@@ -8,12 +11,26 @@ class EventTooLarge(ValueError):  # noqa: N818
 
 
 class EventSplitter:
-    """Collects bytes and yields the data of whole events. Comments, names and ids are dropped; OpenAI's API has none."""
+    """Collects bytes and yields whole events. Comments, names and ids are dropped; OpenAI's API has none."""
 
     __slots__ = ("_held", "_rest")
 
     def __init__(self) -> None:
         self._held = self._rest = b""
+
+    def events(self, data: bytes) -> list[bytes]:
+        """The events that `data` completes, as they came, without the empty line at their ends.
+
+        Raises:
+            EventTooLarge: an unfinished event is larger than 4 MiB.
+        """
+        if self._held or b"\r" in data:
+            data = self._lines(data)
+        events = (self._rest + data if self._rest else data).split(_END)
+        self._rest = events.pop()
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise EventTooLarge(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        return events
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of each event that `data` completes, without `data: ` and line ends.
@@ -21,13 +38,7 @@ class EventSplitter:
         Raises:
             EventTooLarge: an unfinished event is larger than 4 MiB.
         """
-        if self._held or b"\r" in data:
-            data = self._lines(data)
-        data = self._rest + data if self._rest else data
-        *events, self._rest = data.split(b"\n\n")
-        if len(self._rest) > MAX_EVENT_BYTES:
-            raise EventTooLarge(f"an event of more than {MAX_EVENT_BYTES} bytes")
-        return [payload for event in events if (payload := _data_of(event))]
+        return [payload for event in self.events(data) if (payload := data_of(event))]
 
     def _lines(self, data: bytes) -> bytes:
         """With LF for CRLF. A CR at the very end may be half of one: it waits for its LF."""
@@ -36,11 +47,17 @@ class EventSplitter:
         return data.removesuffix(b"\r").replace(b"\r\n", b"\n")
 
 
-def _data_of(event: bytes) -> bytes:
+def data_of(event: bytes) -> bytes:
+    """The data of an event; empty when it has none."""
     if event.startswith(b"data: ") and b"\n" not in event:
         return event[6:]
     lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
     return b"\n".join(lines)
+
+
+def joined(events: Sequence[bytes]) -> bytes:
+    """Events again as they came."""
+    return b"".join([event + _END for event in events])
 
 
 def frame(payload: bytes) -> bytes:

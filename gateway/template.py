@@ -4,7 +4,8 @@ An engine writes the same bytes around every token. Once they are known, an even
 third of the cost of reading and writing its JSON. Whatever does not fit the template in every byte goes the long way.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import orjson
 
@@ -15,7 +16,7 @@ _ZERO = ord("0")
 
 @dataclass(frozen=True, slots=True)
 class EventTemplate:
-    """What stands before the text, between text and token id, and after it; and the same as the client gets it."""
+    """What stands before the text, between text and token id, and after it; and around the text in what the client gets."""
 
     before: bytes
     between: bytes
@@ -23,19 +24,35 @@ class EventTemplate:
     told_before: bytes
     told_after: bytes
 
-    def read(self, payload: bytes) -> tuple[bytes, bytes] | None:
-        """The text (JSON, without its quotes) and the token id's digits of an event that fits; None for any other."""
-        if not payload.startswith(self.before) or not payload.endswith(self.after):
-            return None
-        text, found, token_id = payload[len(self.before) : -len(self.after)].rpartition(self.between)
-        # A quote in the text may be the end of it, and of what follows nothing would be known.
-        if not found or not text or b'"' in text or b"\\" in text or not _is_id(token_id):
-            return None
-        return (text, token_id) if _is_plain(text) else None
+    def read(self, events: Sequence[bytes], start: int) -> "PlainEvents":
+        """The events from `start` on that fit, up to the first one that does not."""
+        before, between, after = self.before, self.between, self.after
+        begin, end = len(before), -len(after)
+        found = PlainEvents()
+        for number in range(start, len(events)):
+            event = events[number]
+            if not event.startswith(before) or not event.endswith(after):
+                break
+            text, _, token_id = event[begin:end].partition(between)
+            # A quote in the text may be the end of it, and of what follows nothing would be known.
+            if b'"' in text or b"\\" in text or not _is_id(token_id) or not _is_plain(text):
+                break
+            found.texts.append(text)
+            found.ids.append(int(token_id))
+        return found
 
-    def tell(self, text: bytes) -> bytes:
-        """The client's frame for this text."""
-        return b"data: %b%b%b\n\n" % (self.told_before, text, self.told_after)
+    def tell(self, texts: Sequence[bytes]) -> bytes:
+        """The client's frames for these texts."""
+        begin, end = self.told_before, self.told_after
+        return begin + (end + begin).join(texts) + end
+
+
+@dataclass(slots=True)
+class PlainEvents:
+    """Texts (JSON, without its quotes) and token ids, one each of an event."""
+
+    texts: list[bytes] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
 
 
 def _is_id(digits: bytes) -> bool:
@@ -46,7 +63,7 @@ def _is_id(digits: bytes) -> bool:
 def _is_plain(text: bytes) -> bool:
     """Whether it is UTF-8 without what JSON has escaped; whatever else is rare goes the long way, too."""
     try:
-        return text.decode().isprintable()
+        return bool(text) and text.decode().isprintable()
     except UnicodeDecodeError:
         return False
 
@@ -65,9 +82,9 @@ def learn(payload: bytes, told: bytes, text: str) -> EventTemplate | None:
     ):
         return None
     return EventTemplate(
-        before=before + b'"',
+        before=b"data: " + before + b'"',
         between=b'"' + head + _IDS,
         after=closed + after,
-        told_before=told_before + b'"',
-        told_after=b'"' + told_rest,
+        told_before=b"data: " + told_before + b'"',
+        told_after=b'"' + told_rest + b"\n\n",
     )
