@@ -82,7 +82,12 @@ class _Served:
         self.watch.listeners.append(_TellsOfHealth(name, telemetry, events))
         self.engines = EngineWatch(self.fleet)
         self.ladder = Ladder(self.fleet, store)
-        self.sessions = Sessions(name, store)
+        self.sessions = Sessions(
+            name,
+            store,
+            lambda durability: telemetry.count(telemetry.turns, name, durability),
+            lambda cause: telemetry.count(telemetry.epochs, name, cause),
+        )
         self.shares = shares
         self.proven_for_s = spec.ladder.proven_for_s
         self.exercised = Exercised(name, store, shares, lambda: self.proven_for_s)
@@ -371,6 +376,7 @@ class Gateway:
                 name: sum(len(t.room) for t in m.fleet.tiers.values()) for name, m in self._models.items()
             },
             "sessions": sum(len(m.sessions) for m in self._models.values()),
+            "sessions_unsaved": sum(m.sessions.unsaved for m in self._models.values()),
             "events": [asdict(e) for e in self.events.newest()],
         }
 

@@ -277,7 +277,7 @@ class Attempts:
         tier, replica = self.fleet.tiers[served.tier], permit.replica
         bound = course.bindings.get(tier.name, "")
         is_lost = bool(bound) and self.fleet.is_lost(tier.name, bound)
-        self.sessions.bind(course.facts.session, tier.name, replica.replica, is_lost)
+        self.sessions.bind(course.turn, tier.name, replica.replica, is_lost)
         self.ledger.answered(course, tier.name, served.degraded)
         return Outcome.SLOW if course.ttft_s > tier.spec.slo.ttft_s else Outcome.SUCCESS
 
@@ -319,6 +319,7 @@ def served_by(fleet: Fleet, course: Course, decision: Serve, replica: str) -> Se
         request.request_id,
         traceparent=request.traceparent or course.trail.traceparent,
         given_up=course.given_up,
+        turn=course.turn,
     )
 
 

@@ -12,6 +12,7 @@ from gateway.reply import Reply, Served
 from gateway.request import Request
 from gateway.specs import GivesUp
 from gateway.trail import NO_TRAIL, Trail
+from gateway.turn import Turn
 
 
 @dataclass(slots=True)
@@ -21,8 +22,8 @@ class Course:
     request: Request
     facts: Facts
     journal: Journal
-    bindings: Mapping[str, str]
-    """The session's replica by tier."""
+    turn: Turn
+    """Of its session."""
     attempts: list[Attempt] = field(default_factory=list)
     seam: Seam | None = None
     """Set when the stream broke after the client had some of it."""
@@ -51,6 +52,11 @@ class Course:
 
     def __post_init__(self) -> None:
         self.asked = self.request
+
+    @property
+    def bindings(self) -> Mapping[str, str]:
+        """The session's replica by tier."""
+        return self.turn.replicas
 
     @property
     def has_tokens(self) -> bool:
@@ -85,7 +91,7 @@ class Course:
 
     def lane(self, race: Race) -> "Course":
         """The same request as one of two that race for the first token."""
-        return Course(self.asked, self.facts, Journal(self.asked), self.bindings, race=race, trail=self.trail)
+        return Course(self.asked, self.facts, Journal(self.asked), self.turn, race=race, trail=self.trail)
 
     def take_over(self, lane: "Course") -> None:
         """Goes on from where a lane of a race ended."""

@@ -176,6 +176,7 @@ def disclosed(served: Served) -> list[tuple[str, str]]:
         ("x-given-up", served.given_up),
         ("traceparent", served.traceparent),
         ("age", "" if served.age_s is None else str(int(served.age_s))),
+        *served.turn.told(),
     ]
     return [(name, clean_header(value)) for name, value in told if value]
 

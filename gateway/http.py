@@ -177,4 +177,5 @@ def disclosed(served: Served) -> list[Header]:
         headers.append((b"traceparent", served.traceparent.encode("latin-1")))
     if served.age_s is not None:
         headers.append((b"age", str(int(served.age_s)).encode()))
+    headers += [(name.encode(), value.encode()) for name, value in served.turn.told()]
     return headers

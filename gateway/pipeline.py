@@ -66,8 +66,8 @@ class Pipeline:
         """
         time = asyncio.get_running_loop().time
         facts = self._facts(request, time())
-        bindings = await self.sessions.find(facts.session, self.fleet.is_lost)
-        course = Course(request, facts, Journal(request), bindings, trail=trail)
+        turn = await self.sessions.begin(facts.session, self.fleet.is_lost)
+        course = Course(request, facts, Journal(request), turn, trail=trail)
         self.budget.earn(time())
         verdict: Verdict = False
         while verdict is False:
@@ -237,6 +237,6 @@ class Pipeline:
         if not course.has_begun:
             await reply.refuse(shed, course.request.request_id)
             return
-        served = Served(course.first_tier, "", "", course.request.request_id)
+        served = Served(course.first_tier, "", "", course.request.request_id, turn=course.turn)
         await course.push(reply, served, frame(broken_json(shed)))
         await reply.end()

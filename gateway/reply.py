@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.policy.decision import Shed
+from gateway.turn import NO_TURN, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Served:
     traceparent: str = ""
     given_up: str = ""
     """What a lower tier left out of the request."""
+    turn: Turn = NO_TURN
+    """Of the session."""
 
 
 class Reply(Protocol):

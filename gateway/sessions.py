@@ -1,157 +1,203 @@
-"""Session bindings: which replica holds a session's state, pinned in the store so that every gateway sends it there.
+"""Sessions as this gateway knows them: their turns, and the replica that holds each one's state.
 
 The store is the memory that gateways share, not a condition for serving: without it a gateway goes by what it knows and
-by rendezvous hashing, which all of them compute alike.
+by rendezvous hashing, which all of them compute alike. What the store did not take, or has lost, is put there again as
+soon as it is back.
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
 from math import inf
-from time import monotonic
+from time import monotonic, time
 
-import orjson
-
+from gateway.turn import NO_TURN, Turn
 from state_store.protocol import StateStore, StateStoreUnavailable
+from state_store.session_turns import SessionRecord, bind, step
 
 TTL_S = 3600.0
 FRESH_S = 5.0
-"""How long a gateway trusts its own copy before it asks the store again."""
-RENEW_S = TTL_S / 4
-"""How old a binding gets in the store before the session's next turn renews it."""
+"""How long a gateway trusts its own copy of a binding before it waits for the store's word."""
 KNOWN_SESSIONS = 100_000
-WRITE_AGAIN_S = (0.25, 0.5, 1.0, 2.0)
-"""Pauses before a binding that the store did not take is written again."""
-
-_NONE: Mapping[str, str] = {}
+PUT_BACK_S = 0.25
+PUT_BACK_AT_ONCE = 64
+"""Sessions that are put back beside each other, and every so often: an emptied store is filled at a measured pace."""
 
 
 @dataclass(slots=True)
 class _Known:
-    as_of: float
-    replicas: dict[str, str] = field(default_factory=dict)
-    is_stored: bool = False
-    """Whether the store has a binding of the session, as far as this gateway knows."""
-    written_at: float = -inf
-    """When this gateway last wrote it there."""
+    as_of: float = -inf
+    record: SessionRecord = field(default_factory=SessionRecord)
 
 
 IsLost = Callable[[str, str], bool]
+Count = Callable[[str], None]
 
 
 def _never(tier: str, replica: str) -> bool:
     return False
 
 
-def _any_lost(known: _Known, is_lost: IsLost) -> bool:
-    return any(is_lost(tier, replica) for tier, replica in known.replicas.items())
+def _nobody_counts(what: str) -> None:
+    """Where no metrics are kept."""
 
 
 class Sessions:
-    """Bindings of one model's sessions: replica by tier."""
+    """One model's sessions."""
 
-    def __init__(self, model: str, store: StateStore) -> None:
-        self._group, self._store = f"sessions:{model}", store
+    def __init__(
+        self,
+        model: str,
+        store: StateStore,
+        count_turn: Count = _nobody_counts,
+        count_epoch: Count = _nobody_counts,
+    ) -> None:
+        self._model, self._store = model, store
+        self._count_turn, self._count_epoch = count_turn, count_epoch
         self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._writes: set[asyncio.Task[None]] = set()
+        self._unsaved: dict[str, None] = {}
+        """Sessions of which the store knows less than this gateway, oldest first."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._putting_back: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._known)
 
-    async def find(self, session: str, is_lost: IsLost = _never) -> Mapping[str, str]:
-        """The session's replica by tier; empty for a new one.
+    @property
+    def unsaved(self) -> int:
+        """Sessions of which only this gateway knows all."""
+        return len(self._unsaved)
+
+    async def begin(self, session: str, is_lost: IsLost = _never) -> Turn:
+        """The next turn of a session. Waits for the store only where the gateway's own copy is old or of no use.
 
         Args:
             is_lost: whether a tier's replica is gone. A binding to one is read again: another gateway may have moved it.
         """
         if not session:
-            return _NONE
-        known = self._known.get(session)
-        if known is not None and monotonic() - known.as_of < FRESH_S and not _any_lost(known, is_lost):
-            self._known.move_to_end(session)
-            return known.replicas
-        return await self._read(session, known)
+            return NO_TURN
+        known = self._known.get(session) or _Known()
+        self._remember(session, known)
+        turn = self._next(session, known)
+        if monotonic() - known.as_of < FRESH_S and not _any_lost(known.record, is_lost):
+            self._spawn(self._step(turn, known))
+        else:
+            await self._step(turn, known)
+        return turn
 
-    async def _read(self, session: str, known: _Known | None) -> Mapping[str, str]:
+    def _next(self, session: str, known: _Known) -> Turn:
+        """The turn as this gateway counts it, should the answer begin before the store has said anything."""
+        before = known.record
+        known.record = replace(before, epoch=before.epoch or int(time() * 1000), turn=before.turn + 1)
+        return Turn(session, before.replicas, known.record.epoch, known.record.turn)
+
+    async def _step(self, turn: Turn, known: _Known) -> None:
+        asked = replace(known.record, turn=turn.number - 1, epoch=turn.epoch if turn.number > 1 else 0)
         try:
-            raw = await self._store.get(self._group, session)
+            said = await step(self._store, self._model, turn.session, asked, turns=1, ttl_s=TTL_S)
         except StateStoreUnavailable:
-            return known.replicas if known is not None else _NONE
-        replicas = _bindings(raw)
-        if replicas or known is None:
-            written_at = known.written_at if known is not None else -inf
-            return self._remember(session, _Known(monotonic(), replicas, bool(replicas), written_at)).replicas
-        # The store was emptied: what this gateway knows is put back by the next turn's `bind`.
-        known.is_stored, known.written_at = False, -inf
-        return known.replicas
+            self._keep(turn.session)
+        else:
+            self._take(turn.session, known, said)
+            turn.take(said)
+            turn.replicas = known.record.replicas
+        self._count_turn(turn.durability)
 
-    def _remember(self, session: str, known: _Known) -> _Known:
+    def _take(self, session: str, known: _Known, said: SessionRecord) -> None:
+        """The store's word: its bindings count, and neither its epoch nor its turn is below what was known."""
+        known.as_of, was = monotonic(), known.record
+        # What this gateway counted for itself, before it had heard of the session, is no epoch.
+        newest = max((said, was), key=lambda r: (r.epoch, r.turn)) if was.home else said
+        replicas = {**was.replicas, **said.replicas}
+        known.record = replace(said, epoch=newest.epoch, turn=newest.turn, replicas=replicas)
+        if said.cause:
+            self._count_epoch(said.cause)
+        if was.home and said.home != was.home:
+            # Another server, or the same one empty: what else it had may be missing there.
+            for other, its in self._known.items():
+                if its.record.home == was.home and other != session:
+                    self._keep(other)
+
+    def bind(self, turn: Turn, tier: str, replica: str, is_lost: bool) -> None:
+        """Pins the session to a replica that served its turn, when it had none in this tier or that one `is_lost`."""
+        known = self._known.get(turn.session)
+        if not turn.session or known is None:
+            return
+        bound = known.record.replicas.get(tier)
+        if bound is not None and (not is_lost or bound == replica):
+            return
+        known.record = replace(known.record, replicas={**known.record.replicas, tier: replica})
+        self._spawn(self._bind(turn, known, tier, replica, is_lost))
+
+    async def _bind(self, turn: Turn, known: _Known, tier: str, replica: str, moves: bool) -> None:
+        at = SessionRecord(turn.epoch, turn.number)
+        try:
+            bound = await bind(
+                self._store, self._model, turn.session, at, tier, replica, moves=moves, ttl_s=TTL_S
+            )
+        except StateStoreUnavailable:
+            bound = ""
+        if not bound:
+            self._keep(turn.session)
+        elif bound != replica:
+            # Another gateway was first: its binding is the one.
+            known.record = replace(known.record, replicas={**known.record.replicas, tier: bound})
+
+    def _remember(self, session: str, known: _Known) -> None:
         self._known[session] = known
         self._known.move_to_end(session)
         while len(self._known) > KNOWN_SESSIONS:
-            self._known.popitem(last=False)
-        return known
+            gone, _ = self._known.popitem(last=False)
+            self._unsaved.pop(gone, None)
 
-    def bind(self, session: str, tier: str, replica: str, is_lost: bool) -> None:
-        """Pins the session to a replica that served it, when it had none in this tier or that one `is_lost`.
+    def _keep(self, session: str) -> None:
+        """The store is to be told of this session, as soon as it can be."""
+        self._unsaved[session] = None
+        if self._putting_back is None or self._putting_back.done():
+            self._putting_back = asyncio.get_running_loop().create_task(self._put_back(), name="sessions")
 
-        A binding that the store has lost, never got or will soon forget is written again.
-        """
-        if not session:
-            return
-        now = monotonic()
-        known = self._known.get(session) or self._remember(session, _Known(now))
-        bound = known.replicas.get(tier)
-        if bound is None or (is_lost and bound != replica):
-            known.replicas = {**known.replicas, tier: replica}
-        elif now - known.written_at < RENEW_S:
-            return
-        only_if_absent = not known.is_stored
-        known.is_stored, known.written_at = True, now
-        task = asyncio.get_running_loop().create_task(self._write(session, known, only_if_absent))
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+    async def _put_back(self) -> None:
+        while self._unsaved:
+            await asyncio.sleep(PUT_BACK_S)
+            some = list(self._unsaved)[:PUT_BACK_AT_ONCE]
+            if await self._put_one_back(some[0]):
+                await asyncio.gather(*(self._put_one_back(session) for session in some[1:]))
 
-    async def _write(self, session: str, known: _Known, only_if_absent: bool) -> None:
-        """Writes a binding; again a few times when the store is away, as the session's next turn may be far off."""
-        for pause_s in (*WRITE_AGAIN_S, None):
-            if await self._put(session, known, only_if_absent) or pause_s is None:
-                return
-            await asyncio.sleep(pause_s)
-            if known.written_at > -inf:
-                # A later turn has seen to it.
-                return
-
-    async def _put(self, session: str, known: _Known, only_if_absent: bool) -> bool:
-        """Whether the store took it, or has another gateway's."""
-        raw = orjson.dumps(known.replicas)
+    async def _put_one_back(self, session: str) -> bool:
+        """Whether the store took what is known of it."""
+        known = self._known.get(session)
+        if known is None:
+            self._unsaved.pop(session, None)
+            return True
         try:
-            is_mine = await self._store.put(
-                self._group, session, raw, ttl_s=TTL_S, only_if_absent=only_if_absent
-            )
+            said = await step(self._store, self._model, session, known.record, turns=0, ttl_s=TTL_S)
         except StateStoreUnavailable:
-            known.is_stored, known.written_at = False, -inf
             return False
-        known.is_stored, known.written_at = True, monotonic()
-        if not is_mine:
-            # Another gateway was first: its binding is the one.
-            self._known.pop(session, None)
+        self._unsaved.pop(session, None)
+        self._take(session, known, said)
         return True
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def settled(self) -> None:
+        """Returns when nothing is on its way to the store; what it did not take is not waited for."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def close(self) -> None:
         """Waits a little for writes that are under way."""
-        if self._writes:
-            _, late = await asyncio.wait(self._writes, timeout=1.0)
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=1.0)
             for task in late:
                 task.cancel()
+        if self._putting_back is not None:
+            self._putting_back.cancel()
+            await asyncio.gather(self._putting_back, return_exceptions=True)
 
 
-def _bindings(raw: bytes | None) -> dict[str, str]:
-    if raw is None:
-        return {}
-    try:
-        found = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return {}
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+def _any_lost(known: SessionRecord, is_lost: IsLost) -> bool:
+    return any(is_lost(tier, replica) for tier, replica in known.replicas.items())

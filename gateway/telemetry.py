@@ -91,6 +91,14 @@ class Telemetry:
             "graceway_replica_transitions", "Changes of a replica's health or breaker",
             ("model", "tier", "replica", "state"), registry=registry,
         )  # fmt: skip
+        self.turns = Counter(
+            "graceway_session_turns", "Turns of sessions, by where they were known when their answer began",
+            ("model", "durability"), registry=registry,
+        )  # fmt: skip
+        self.epochs = Counter(
+            "graceway_session_epochs", "Sessions that began, or began anew as turns of theirs may be forgotten",
+            ("model", "cause"), registry=registry,
+        )  # fmt: skip
         registry.register(_Gauges(gauges))
         # A child lookup costs more than the increment; label sets are bounded, so all children are kept.
         self._counters = lru_cache(maxsize=None)(_counter)

@@ -1,14 +1,16 @@
-"""Session bindings over a real store in memory, and over one that is gone."""
+"""Sessions over a real store in memory, and over one that is gone."""
 
-import orjson
+from collections import Counter
+from collections.abc import Sequence
+
 import pytest
 
 from gateway import sessions as module
 from gateway.sessions import FRESH_S, TTL_S, Sessions
+from gateway.turn import Turn
 from state_store.memory import MemoryStateStore
 from state_store.protocol import StateStoreUnavailable
-
-GROUP = "sessions:chat"
+from state_store.script import Ran, Script
 
 
 class Clock:
@@ -22,32 +24,28 @@ class Clock:
 
 
 class Flaky(MemoryStateStore):
-    """A store that can be switched off, and counts what it is asked."""
+    """A store that can be switched off or emptied, and counts what it is asked."""
 
     is_down = False
-    reads = writes = 0
+    runs = 0
 
-    async def get(self, group: str, key: str) -> bytes | None:
-        self.reads += 1
-        self._check()
-        return await super().get(group, key)
-
-    async def put(
-        self, group: str, key: str, value: bytes, *, ttl_s: float, only_if_absent: bool = False
-    ) -> bool:
-        self.writes += 1
-        self._check()
-        return await super().put(group, key, value, ttl_s=ttl_s, only_if_absent=only_if_absent)
-
-    def _check(self) -> None:
+    async def run(
+        self, script: Script, group: str, key: str, arguments: Sequence[bytes | str], *, ttl_s: float
+    ) -> Ran:
+        self.runs += 1
         if self.is_down:
             raise StateStoreUnavailable("down")
+        return await super().run(script, group, key, arguments, ttl_s=ttl_s)
+
+    def empty(self) -> None:
+        self._entries.clear()
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(module, "monotonic", found)
+    monkeypatch.setattr(module, "PUT_BACK_S", 0.0)
     return found
 
 
@@ -56,141 +54,177 @@ def store(clock: Clock) -> Flaky:
     return Flaky(clock)
 
 
-async def bind(found: Sessions, session: str, tier: str, replica: str, is_lost: bool = False) -> None:
-    found.bind(session, tier, replica, is_lost)
-    await found.close()
+async def answer(found: Sessions, session: str, tier: str, replica: str, is_lost: bool = False) -> Turn:
+    """A turn that this replica serves."""
+    turn = await found.begin(session, lambda *_: is_lost)
+    found.bind(turn, tier, replica, is_lost)
+    await found.settled()
+    return turn
 
 
-async def stored(store: MemoryStateStore, session: str = "s") -> dict[str, str] | None:
-    raw = await store.get(GROUP, session)
-    return None if raw is None else orjson.loads(raw)
+async def home(found: Sessions, session: str = "s") -> dict[str, str]:
+    turn = await found.begin(session)
+    await found.settled()
+    return dict(turn.replicas)
+
+
+async def put_back(found: Sessions) -> None:
+    assert found._putting_back is not None
+    await found._putting_back
 
 
 async def test_two_gateways_give_a_session_the_same_replica(store: Flaky) -> None:
     one, two = Sessions("chat", store), Sessions("chat", store)
-    assert await one.find("s") == {}
-    await bind(one, "s", "best", "a")
-    assert await two.find("s") == {"best": "a"}
-    assert await one.find("s") == {"best": "a"}
+    assert await home(one) == {}
+    await answer(one, "s", "best", "a")
+    assert await home(two) == {"best": "a"}
+    assert await home(one) == {"best": "a"}
 
 
 async def test_models_do_not_share_sessions(store: Flaky) -> None:
-    await bind(Sessions("chat", store), "s", "best", "a")
-    assert await Sessions("other", store).find("s") == {}
+    await answer(Sessions("chat", store), "s", "best", "a")
+    assert await home(Sessions("other", store)) == {}
 
 
 async def test_no_session_is_no_session(store: Flaky) -> None:
     found = Sessions("chat", store)
-    assert await found.find("") == {}
-    await bind(found, "", "best", "a")
-    assert (len(found), store.reads, store.writes) == (0, 0, 0)
+    turn = await answer(found, "", "best", "a")
+    assert (turn.told(), len(found), store.runs) == ([], 0, 0)
 
 
 async def test_a_binding_stays_when_another_replica_serves_a_turn(store: Flaky) -> None:
     found = Sessions("chat", store)
-    await bind(found, "s", "best", "a")
-    await bind(found, "s", "best", "b")
-    assert await stored(store) == {"best": "a"}
+    await answer(found, "s", "best", "a")
+    await answer(found, "s", "best", "b")
+    assert await home(Sessions("chat", store)) == {"best": "a"}
 
 
 async def test_a_lost_replica_s_session_moves(store: Flaky) -> None:
     found = Sessions("chat", store)
-    await bind(found, "s", "best", "a")
-    await bind(found, "s", "best", "b", is_lost=True)
-    assert await stored(store) == {"best": "b"}
-    assert await found.find("s") == {"best": "b"}
+    await answer(found, "s", "best", "a")
+    await answer(found, "s", "best", "b", is_lost=True)
+    assert await home(found) == {"best": "b"}
+    assert await home(Sessions("chat", store)) == {"best": "b"}
 
 
 async def test_each_tier_has_its_own_binding(store: Flaky) -> None:
     found = Sessions("chat", store)
-    await bind(found, "s", "best", "a")
-    await bind(found, "s", "small", "x")
-    assert await stored(store) == {"best": "a", "small": "x"}
+    await answer(found, "s", "best", "a")
+    await answer(found, "s", "small", "x")
+    assert await home(Sessions("chat", store)) == {"best": "a", "small": "x"}
 
 
 async def test_of_two_gateways_that_bind_at_once_the_first_wins(store: Flaky, clock: Clock) -> None:
     one, two = Sessions("chat", store), Sessions("chat", store)
-    await one.find("s")
-    await two.find("s")
-    await bind(one, "s", "best", "a")
-    await bind(two, "s", "best", "b")
-    assert await stored(store) == {"best": "a"}
-    assert await two.find("s") == {"best": "a"}
+    first, second = await one.begin("s"), await two.begin("s")
+    one.bind(first, "best", "a", False)
+    await one.settled()
+    two.bind(second, "best", "b", False)
+    await two.settled()
+    assert await home(one) == {"best": "a"}
+    assert await home(two) == {"best": "a"}
 
 
-async def test_its_own_copy_is_trusted_for_a_while(store: Flaky, clock: Clock) -> None:
+async def test_a_writer_that_was_stopped_for_a_while_moves_nothing_back(store: Flaky) -> None:
     one, two = Sessions("chat", store), Sessions("chat", store)
-    await bind(one, "s", "best", "a")
-    await two.find("s")
-    await bind(one, "s", "best", "b", is_lost=True)
-    reads = store.reads
-    assert await two.find("s") == {"best": "a"}
-    assert store.reads == reads
+    await answer(one, "s", "best", "a")
+    stopped = await one.begin("s")
+    await one.settled()
+    await answer(two, "s", "best", "b", is_lost=True)
+    one.bind(stopped, "best", "c", True)
+    await one.settled()
+    assert await home(Sessions("chat", store)) == {"best": "b"}
+    assert await home(one) == {"best": "b"}
+
+
+async def test_its_own_copy_of_a_binding_is_not_waited_for_while_it_is_young(
+    store: Flaky, clock: Clock
+) -> None:
+    one, two = Sessions("chat", store), Sessions("chat", store)
+    await answer(one, "s", "best", "a")
+    await home(two)
+    await answer(one, "s", "best", "b", is_lost=True)
+    turn = await two.begin("s")
+    assert (turn.replicas, turn.durability) == ({"best": "a"}, "local")
+    await two.settled()
+    assert (turn.replicas, turn.durability, turn.number) == ({"best": "b"}, "stored", 4)
     clock.now += FRESH_S
-    assert await two.find("s") == {"best": "b"}
+    assert (await two.begin("s")).replicas == {"best": "b"}
 
 
-async def test_without_the_store_it_goes_by_what_it_knows(store: Flaky, clock: Clock) -> None:
+async def test_turns_go_up_through_all_gateways(store: Flaky) -> None:
+    gateways = [Sessions("chat", store) for _ in range(3)]
+    turns = []
+    for number in range(9):
+        turns.append(await gateways[number % 3].begin("s"))
+        await gateways[number % 3].settled()
+    assert [t.number for t in turns] == list(range(1, 10))
+    assert len({t.epoch for t in turns}) == 1
+    assert {t.durability for t in turns} == {"stored"}
+    assert dict(turns[-1].told())["x-session-turn"] == "9"
+
+
+async def test_without_the_store_it_goes_by_what_it_knows_and_says_so(store: Flaky, clock: Clock) -> None:
     found = Sessions("chat", store)
-    await bind(found, "s", "best", "a")
+    await answer(found, "s", "best", "a")
     store.is_down = True
     clock.now += 10 * FRESH_S
-    assert await found.find("s") == {"best": "a"}
-    assert await found.find("new") == {}
-    await bind(found, "new", "best", "b")
-    assert await found.find("new") == {"best": "b"}
+    turn = await answer(found, "s", "best", "a")
+    assert (turn.number, turn.durability, turn.replicas) == (2, "local", {"best": "a"})
+    new = await answer(found, "new", "best", "b")
+    assert (new.number, new.durability, new.replicas) == (1, "local", {})
+    assert (await answer(found, "new", "best", "b")).replicas == {"best": "b"}
+    assert found.unsaved == 2
+    await found.close()
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"7", b"\xff"])
-async def test_a_broken_value_is_no_binding(store: Flaky, raw: bytes) -> None:
-    await store.put(GROUP, "s", raw, ttl_s=9)
-    assert await Sessions("chat", store).find("s") == {}
-
-
-async def test_what_an_emptied_store_lost_is_put_back_by_the_next_turn(store: Flaky, clock: Clock) -> None:
-    found = Sessions("chat", store)
-    await bind(found, "s", "best", "a")
-    await store.delete(GROUP, "s")
-    clock.now += FRESH_S
-    assert await found.find("s") == {"best": "a"}
-    await bind(found, "s", "best", "a")
-    assert await stored(store) == {"best": "a"}
-
-
-async def test_what_was_bound_without_the_store_is_put_there_once_it_is_back(
+async def test_what_was_said_without_the_store_is_put_there_once_it_is_back(
     store: Flaky, clock: Clock
 ) -> None:
     found = Sessions("chat", store)
     store.is_down = True
-    await bind(found, "s", "best", "a")
+    for _ in range(3):
+        turn = await answer(found, "s", "best", "a")
     store.is_down = False
-    await found.find("s")
-    await bind(found, "s", "best", "a")
-    assert await stored(store) == {"best": "a"}
+    await put_back(found)
+    assert found.unsaved == 0
+    later = await Sessions("chat", store).begin("s")
+    assert (later.epoch, later.number, later.replicas) == (turn.epoch, 4, {"best": "a"})
+
+
+async def test_an_emptied_store_is_filled_again_and_the_session_s_epoch_ends(
+    store: Flaky, clock: Clock
+) -> None:
+    causes: Counter[str] = Counter()
+    found = Sessions("chat", store, count_epoch=lambda cause: causes.update([cause]))
+    first = await answer(found, "s", "best", "a")
+    await answer(found, "t", "best", "b")
+    store.empty()
+    clock.now += FRESH_S
+    second = await answer(found, "s", "best", "a")
+    assert second.epoch > first.epoch
+    assert (second.number, second.replicas) == (2, {"best": "a"})
+    assert causes == {"new": 2, "lost": 1}
+    assert await home(Sessions("chat", store)) == {"best": "a"}
 
 
 async def test_a_session_in_use_outlives_its_ttl(store: Flaky, clock: Clock) -> None:
     found = Sessions("chat", store)
     for _ in range(30):
-        await found.find("s")
-        await bind(found, "s", "best", "a")
+        await answer(found, "s", "best", "a")
         clock.now += TTL_S / 10
-    assert await stored(store) == {"best": "a"}
-    # Not written anew with every turn.
-    assert store.writes < 12
+    assert await home(Sessions("chat", store)) == {"best": "a"}
 
 
-async def test_the_ones_used_least_recently_are_forgotten(
+async def test_the_ones_used_least_recently_are_forgotten_and_found_in_the_store(
     store: Flaky, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "KNOWN_SESSIONS", 3)
     found = Sessions("chat", store)
     for session in ("s", "t", "u"):
-        await bind(found, session, "best", "a")
-    await found.find("s")
-    await bind(found, "v", "best", "a")
-    reads = store.reads
-    await found.find("s")
-    assert (len(found), store.reads) == (3, reads)
-    assert await found.find("t") == {"best": "a"}
-    assert store.reads == reads + 1
+        await answer(found, session, "best", "a")
+    await home(found, "s")
+    await answer(found, "v", "best", "a")
+    assert len(found) == 3
+    turn = await found.begin("t")
+    assert (turn.number, turn.replicas) == (2, {"best": "a"})

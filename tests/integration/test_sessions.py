@@ -1,8 +1,11 @@
 """Sessions through two gateways that share a real Redis: the same replica for both, moved by nothing but its loss."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +103,74 @@ async def test_a_gateway_that_starts_later_finds_the_sessions(
         all_three = tier("primary", *engines.primary, third, slots=32)
         async with serving(config, all_three, store=patient(redis), routing={}) as two:
             assert moved(before, (await turns([two]))[0]) == set()
+
+
+async def test_two_gateways_restarted_in_turn_move_nobody(
+    engines: Engines, config: Path, redis: EmbeddedRedis
+) -> None:
+    async with AsyncExitStack() as stack:
+        third = await stack.enter_async_context(EngineProcess(token_ms=2))
+
+        async def start(*engines: EngineProcess) -> tuple[AsyncExitStack, RunningGateway]:
+            own = AsyncExitStack()
+            served = serving(config, tier("primary", *engines, slots=32), store=patient(redis), routing={})
+            gateway = await own.enter_async_context(served)
+            stack.push_async_callback(own.aclose)
+            return own, gateway
+
+        gateways = [await start(*engines.primary), await start(*engines.primary)]
+        before = (await turns([gateway for _, gateway in gateways]))[0]
+        for number in range(2):
+            await gateways[number][0].aclose()
+            # With a replica more, so that hashing alone would send some elsewhere.
+            gateways[number] = await start(*engines.primary, third)
+            for homes in await turns([gateway for _, gateway in gateways], rounds=2):
+                assert moved(before, homes) == set()
+
+
+async def test_answers_tell_their_turn_and_where_it_is_kept(
+    engines: Engines, config: Path, redis: EmbeddedRedis
+) -> None:
+    primary = tier("primary", *engines.primary)
+    question = Question(tokens=6).with_({"x-session-id": "told"})
+    async with (
+        serving(config, primary, store=patient(redis)) as one,
+        serving(config, primary, store=patient(redis)) as two,
+    ):
+        told = []
+        for number in range(6):
+            asked = replace(question, stream=number < 3)
+            answer = await ask((one, two)[number % 2].url, asked)
+            told.append(answer.headers)
+        assert [h["x-session-turn"] for h in told] == ["1", "2", "3", "4", "5", "6"]
+        assert len({h["x-session-epoch"] for h in told}) == 1
+        assert {h["x-session-durability"] for h in told} == {"stored"}
+        assert await one.metric("graceway_session_turns_total", durability="stored") == 3
+        assert await one.metric("graceway_session_epochs_total", cause="new") == 1
+        assert "x-session-turn" not in (await ask(one.url, Question(tokens=6))).headers
+
+
+async def test_turns_without_the_store_say_so_and_are_made_up_for(
+    engines: Engines, config: Path, redis: EmbeddedRedis
+) -> None:
+    primary = tier("primary", *engines.primary)
+    question = Question(tokens=6).with_({"x-session-id": "frozen"})
+    async with serving(config, primary, store=redis.url) as one:
+        first = await ask(one.url, question)
+        os.kill(redis.pid, signal.SIGSTOP)
+        local = [(await ask(one.url, question)).headers for _ in range(3)]
+        os.kill(redis.pid, signal.SIGCONT)
+        assert [h["x-session-durability"] for h in local] == ["local"] * 3
+        assert [h["x-session-turn"] for h in local] == ["2", "3", "4"]
+
+        async def is_made_up_for() -> bool:
+            return (await one.status())["sessions_unsaved"] == 0
+
+        await eventually(is_made_up_for)
+    async with serving(config, primary, store=patient(redis)) as two:
+        later = await ask(two.url, question)
+        assert later.headers["x-session-epoch"] == first.headers["x-session-epoch"]
+        assert later.headers["x-session-turn"] == "5"
 
 
 async def test_a_replica_that_is_added_moves_nobody_and_one_that_dies_only_its_own(
