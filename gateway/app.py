@@ -41,6 +41,7 @@ from gateway.policy.decide import Limits
 from gateway.policy.health import Health
 from gateway.policy.retry_budget import RetryBudget
 from gateway.policy.route import route_of
+from gateway.quotas import QuotaExchange
 from gateway.recorder import Recorder, TakeTrail
 from gateway.replica import Replica
 from gateway.reply import Reply
@@ -59,6 +60,8 @@ from state_store.protocol import StateStore
 log = logging.getLogger("graceway.events")
 
 Json = dict[str, Any]
+UNHEARD_OF = 2
+"""Gateways that there are taken to be, for quotas, until the store has told."""
 SETTLE_S = 2.0
 """How long the first probes may hold up the start."""
 
@@ -181,7 +184,9 @@ class Gateway:
         self._lines = lines
         self._recorder = Recorder(_request_log(spec.log, lines))
         self._exporter: TraceExporter | None = None
-        self.callers = Callers(spec.keys)
+        self._sharers = UNHEARD_OF if isinstance(store, GuardedStateStore) else 1
+        self.callers = Callers(spec.keys, sharers=self._sharers)
+        self._quotas = QuotaExchange(store, lambda: self.callers)
         self._rng = rng or Random()
         self._store = store
         self.telemetry = Telemetry(self._gauges)
@@ -206,6 +211,7 @@ class Gateway:
         """Begins to watch the replicas; returns when each has been probed once, or after two seconds."""
         self._trace()
         await asyncio.gather(*(m.start() for m in self._models.values()))
+        await self._quotas.start()
         self._chronicle.start()
         self._loop_lag.start()
 
@@ -215,6 +221,7 @@ class Gateway:
         await self._loop_lag.stop()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
+        await self._quotas.stop()
         for model in self._models.values():
             await self._end(model)
         await self._store.close()
@@ -252,7 +259,7 @@ class Gateway:
     async def reload(self, spec: GatewaySpec) -> None:
         """Puts a new configuration in force. Nothing in flight is dropped."""
         self.spec = spec
-        self.callers = Callers(spec.keys, self.callers)
+        self.callers = Callers(spec.keys, self.callers, self._sharers)
         self._trace()
         for name in [n for n in self._models if n not in spec.models]:
             await self._end(self._models.pop(name))
@@ -340,9 +347,9 @@ class Gateway:
             used_tokens = await model.pipeline.answer(request, reply, trail)
         except Exception:
             # Not for a client that left: what it had generated is not known here, so its estimate stands.
-            self.callers.settle(request, 0, time())
+            self.callers.settle(request, 0)
             raise
-        self.callers.settle(request, used_tokens, time())
+        self.callers.settle(request, used_tokens)
 
     # what it shows
 

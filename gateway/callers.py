@@ -1,6 +1,6 @@
 """Who calls: API keys, what each may ask for, and how much. Without keys configured anybody may, for anything."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from hmac import compare_digest
@@ -8,7 +8,7 @@ from hmac import compare_digest
 from gateway.errors import Forbidden, Unauthorized
 from gateway.policy.decision import Shed
 from gateway.policy.facts import RANK
-from gateway.policy.quota import Quota
+from gateway.policy.quota import Bucket, Quota
 from gateway.request import Request
 from gateway.specs import KeySpec
 
@@ -19,9 +19,15 @@ GUESSED_ANSWER_TOKENS = 256
 
 
 class Callers:
-    """The configured keys. They stand in the config by their SHA-256 alone, and are compared in constant time."""
+    """The configured keys. They stand in the config by their SHA-256 alone, and are compared in constant time.
 
-    def __init__(self, keys: Sequence[KeySpec], before: "Callers | None" = None) -> None:
+    Args:
+        sharers: gateways that quotas are taken to be shared with, this one included, until the store says how many.
+    """
+
+    def __init__(
+        self, keys: Sequence[KeySpec], before: "Callers | None" = None, sharers: int = 1
+    ) -> None:
         self._keys = {key.sha256: key for key in keys}
         known = before._quotas if before is not None else {}
         self._quotas: dict[str, Quota] = {}
@@ -30,7 +36,7 @@ class Callers:
             old = known.get(key.tenant_name)
             # What a tenant has used counts on through a reload.
             self._quotas[key.tenant_name] = (
-                old if old is not None and old.limits == limits else Quota(*limits)
+                old if old is not None and old.limits == limits else Quota(*limits, sharers)
             )
 
     @property
@@ -76,11 +82,17 @@ class Callers:
             return None
         return Shed("rate_limited", wait_s, f"the quota of `{request.tenant}` is spent")
 
-    def settle(self, request: Request, used_tokens: int, now: float) -> None:
+    def settle(self, request: Request, used_tokens: int) -> None:
         """Corrects the estimate by what was used."""
         quota = self._quotas.get(request.tenant)
         if quota is not None:
-            quota.settle(_estimate(request), used_tokens, now)
+            quota.settle(_estimate(request), used_tokens)
+
+    def buckets(self) -> Iterator[tuple[str, Bucket]]:
+        """All that is limited, by names that all gateways have for it."""
+        for tenant, quota in self._quotas.items():
+            for what, bucket in quota.buckets.items():
+                yield f"{what}:{tenant}", bucket
 
 
 def _estimate(request: Request) -> int:

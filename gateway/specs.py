@@ -188,7 +188,7 @@ class KeySpec(Spec):
     """The lowest tier that its callers may be given."""
     requests_per_minute: Annotated[int, Field(ge=1)] | None = None
     tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
-    """Prompt and answer together. Both limits hold for each gateway process."""
+    """Prompt and answer together. Both limits hold for all gateways of one state store."""
 
     @property
     def tenant_name(self) -> str:

@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from loadtests.processes import RedisProcess
 from loadtests.redis_groups import Cluster, running_sentinels
+from state_store.buckets import Draw, Drawn, draw
 from state_store.guarded import GuardedStateStore
 from state_store.memory import MemoryStateStore
 from state_store.protocol import StateStore
@@ -186,3 +187,49 @@ async def test_a_topic_is_read_in_its_order_and_on_from_any_place(store: StateSt
 async def test_a_topic_is_bounded(store: StateStore) -> None:
     await asyncio.gather(*(store.append("t", b"x", max_values=100) for _ in range(300)))
     assert 100 <= len(await store.read("t")) < 250
+
+
+def of(
+    used: float, wanted: float = 0.0, otherwise: float = 12.0, per_s: float = 0.001, sharers: int = 1
+) -> Draw:
+    return Draw(used, wanted, 12.0, per_s, otherwise, sharers)
+
+
+def about(level: float, claim: float, sharers: int) -> Drawn:
+    return Drawn(pytest.approx(level, abs=0.1), pytest.approx(claim, abs=0.1), sharers)
+
+
+async def test_a_bucket_that_one_draws_from_is_all_its_own(store: StateStore) -> None:
+    assert await draw(store, "g", "k", "a", of(0.0)) == about(12, 12, 1)
+    assert await draw(store, "g", "k", "a", of(4.0)) == about(8, 8, 1)
+    assert await draw(store, "g", "k", "a", of(9.0)) == about(-1, 0, 1)
+    assert await draw(store, "g", "k", "a", of(-5.0)) == about(4, 4, 1)
+
+
+async def test_the_claims_of_several_are_never_more_than_the_bucket_has(store: StateStore) -> None:
+    assert await draw(store, "g", "k", "a", of(0.0)) == about(12, 12, 1)
+    # All is claimed, so a second one gets nothing before the first has told again.
+    assert await draw(store, "g", "k", "b", of(0.0)) == about(12, 0, 2)
+    assert await draw(store, "g", "k", "a", of(4.0)) == about(8, 4, 2)
+    assert await draw(store, "g", "k", "b", of(0.0)) == about(8, 2, 2)
+    assert await draw(store, "g", "k", "b", of(0.0, wanted=3.0)) == about(8, 3, 2)
+    assert await draw(store, "g", "k", "b", of(0.0, wanted=9.0)) == about(8, 4, 2)
+    assert await draw(store, "g", "other", "b", of(0.0)) == about(12, 12, 1)
+
+
+async def test_a_bucket_refills_up_to_its_size(store: StateStore) -> None:
+    assert await draw(store, "g", "k", "a", of(12.0, per_s=1000.0)) == about(0, 0, 1)
+    await asyncio.sleep(0.1)
+    assert await draw(store, "g", "k", "a", of(0.0, per_s=1000.0)) == about(12, 12, 1)
+
+
+async def test_a_bucket_nobody_knows_holds_what_they_believe(store: StateStore) -> None:
+    assert await draw(store, "g", "k", "a", of(1.0, otherwise=9.0, sharers=4)) == about(8, 2, 4)
+    assert await draw(store, "g", "k", "b", of(0.0, otherwise=1.0)) == about(8, 3, 2)
+
+
+async def test_what_many_draw_at_once_is_drawn_once(store: StateStore) -> None:
+    drawn = await asyncio.gather(*(draw(store, "g", "k", f"{n}", of(1.0)) for n in range(12)))
+    assert sorted(round(each.level) for each in drawn) == list(range(12))
+    # The first claimed all that was left then; what it has not used by its next word is everybody's.
+    assert sum(each.claim for each in drawn) <= 11.1

@@ -87,7 +87,7 @@ def test_tokens_are_settled_by_what_was_used() -> None:
     callers = Callers([key(tokens_per_minute=1000)])
     request = callers.admit(asking())
     assert callers.reserve(request, 1.0) is None
-    callers.settle(request, used_tokens=1000, now=1.0)
+    callers.settle(request, used_tokens=1000)
     assert callers.reserve(request, 1.0) is not None
 
 
