@@ -25,9 +25,7 @@ class Callers:
         sharers: gateways that quotas are taken to be shared with, this one included, until the store says how many.
     """
 
-    def __init__(
-        self, keys: Sequence[KeySpec], before: "Callers | None" = None, sharers: int = 1
-    ) -> None:
+    def __init__(self, keys: Sequence[KeySpec], before: "Callers | None" = None, sharers: int = 1) -> None:
         self._keys = {key.sha256: key for key in keys}
         known = before._quotas if before is not None else {}
         self._quotas: dict[str, Quota] = {}

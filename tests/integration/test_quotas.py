@@ -65,7 +65,9 @@ async def region(engines: Engines, tmp_path: Path) -> AsyncIterator[Region]:
         gateways = []
         for number in range(GATEWAYS):
             keys = [key("sk-a", requests_per_minute=PER_MINUTE)]
-            running = serving(tmp_path / f"{number}.yaml", tier("primary", engines.a), store=redis.url, keys=keys)
+            running = serving(
+                tmp_path / f"{number}.yaml", tier("primary", engines.a), store=redis.url, keys=keys
+            )
             gateways.append(await stack.enter_async_context(running))
         # They have met.
         await eventually(lambda: _know_each_other(gateways), 5.0)
