@@ -98,7 +98,7 @@ class _Served:
         self._embeddings: list[Embeddings] = []
         budget = RetryBudget(spec.retry.budget_share, spec.retry.budget_floor_per_s)
         self.ledger = Ledger(name, telemetry, shares)
-        self.attempts = Attempts(self.fleet, self.sessions, self.ledger, budget)
+        self.attempts = Attempts(self.fleet, self.sessions, self.ledger, budget, store)
         self.pipeline = Pipeline(
             fleet=self.fleet,
             sessions=self.sessions,

@@ -16,6 +16,7 @@ from gateway.fleet import Fleet
 from gateway.hedge import LOST
 from gateway.http_client import ExchangeFailed
 from gateway.journal import Journal, Leg, check_whole, enter
+from gateway.kv_durability import UNCONFIRMED, UNCONFIRMED_FRAME, name_turn, promised, until_stored
 from gateway.ledger import Ledger
 from gateway.legs import CannotContinue, Target, first_leg, is_streamed_inside, next_leg
 from gateway.own_answer import asked_of
@@ -28,6 +29,7 @@ from gateway.sessions import Sessions
 from gateway.sse import DONE_FRAME
 from gateway.tier import Permit
 from gateway.trail import Step
+from state_store.protocol import StateStore
 
 BYTES_OF_A_CHARACTER = 4
 """In UTF-8, and so the most tokens that can stand for a part of one."""
@@ -51,6 +53,7 @@ class Attempts:
     sessions: Sessions
     ledger: Ledger
     budget: RetryBudget
+    store: StateStore
     windows: Mapping[str, ContextWindow] = field(default_factory=dict)
     """Of the tiers that leave out what does not fit."""
     cache: AnswerCache | None = None
@@ -131,6 +134,7 @@ class Attempts:
                 course.journal = Journal(course.request)
             course.first_tier = decision.tier
             leg = first_leg(course.request, _target(decision.tier, replica))
+        course.kv_turn = name_turn(leg, self.fleet.tiers[decision.tier].spec.kv)
         course.journal.begin(leg)
         course.traceparent = course.trail.for_replica()
         patience = self._patience(course, decision.tier)
@@ -143,7 +147,7 @@ class Attempts:
                 body = await exchange.read_whole()
                 self.ledger.dispatched(exchange.dispatch_s)
                 course.journal.usage = check_whole(body)
-                await reply.whole(served, body)
+                await reply.whole(await self._settled(course, served), body)
 
     async def _next_leg(self, course: Course, tier: str, replica: Replica) -> Leg | None:
         """The leg that goes on with a broken answer; None to begin anew, as long as the client has nothing of it."""
@@ -250,13 +254,24 @@ class Attempts:
     async def end(self, course: Course, served: Served, reply: Reply, out: list[bytes]) -> None:
         """The end of a whole answer: what is still owed, then `[DONE]`; or all of it at once."""
         await self._remember(course, served)
+        served = await self._settled(course, served)
         if not course.request.stream:
             await reply.whole(served, course.journal.whole())
             return
         course.journal.close(out)
+        if served.kv_durability == UNCONFIRMED:
+            out.append(UNCONFIRMED_FRAME)
         out.append(DONE_FRAME)
         await course.push(reply, served, b"".join(out))
         await reply.end()
+
+    async def _settled(self, course: Course, served: Served) -> Served:
+        """What can be said of the turn now that it is whole: where its tier promises that, it is stored first."""
+        if course.kv_turn and not await until_stored(self.store, course.kv_turn):
+            served = replace(served, kv_durability=UNCONFIRMED)
+        if served.kv_durability:
+            self.ledger.kv_turn(served.tier, served.kv_durability)
+        return served
 
     async def _remember(self, course: Course, served: Served) -> None:
         """Keeps a complete answer of the best tier for the cache tier, if there is one."""
@@ -320,6 +335,7 @@ def served_by(fleet: Fleet, course: Course, decision: Serve, replica: str) -> Se
         traceparent=request.traceparent or course.trail.traceparent,
         given_up=course.given_up,
         turn=course.turn,
+        kv_durability=promised(fleet.tiers[decision.tier].spec.kv),
     )
 
 

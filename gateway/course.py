@@ -42,6 +42,8 @@ class Course:
     """What the tier leaves out of the request."""
     too_long: TooLong | None = None
     """Why the last tier that leaves turns out could not have it."""
+    kv_turn: str = ""
+    """The name under which the replica acknowledges that the turn is stored; empty where nobody waits for that."""
     trail: Trail = NO_TRAIL
     traceparent: str = ""
     """The header of the last attempt, under which its replica goes on with the trace."""

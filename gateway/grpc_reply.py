@@ -174,6 +174,7 @@ def disclosed(served: Served) -> list[tuple[str, str]]:
         ("x-request-id", served.request_id),
         ("x-degraded", served.degraded),
         ("x-given-up", served.given_up),
+        ("x-kv-durability", served.kv_durability),
         ("traceparent", served.traceparent),
         ("age", "" if served.age_s is None else str(int(served.age_s))),
         *served.turn.told(),

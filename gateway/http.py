@@ -173,6 +173,8 @@ def disclosed(served: Served) -> list[Header]:
         headers.append((b"x-degraded", served.degraded.encode("latin-1")))
     if served.given_up:
         headers.append((b"x-given-up", served.given_up.encode("latin-1")))
+    if served.kv_durability:
+        headers.append((b"x-kv-durability", served.kv_durability.encode()))
     if served.traceparent:
         headers.append((b"traceparent", served.traceparent.encode("latin-1")))
     if served.age_s is not None:

@@ -76,6 +76,10 @@ class Ledger:
         """From the decision to the request's last byte in the replica's socket."""
         self._dispatch_s.add(seconds)
 
+    def kv_turn(self, tier: str, durability: str) -> None:
+        """A whole answer of a tier that keeps KV blocks is about to end."""
+        self._telemetry.count(self._telemetry.kv_turns, self._model, tier, durability)
+
     def attempt(self, course: Course, step: Step) -> None:
         """An attempt on a replica ended; its tokens count for a client that left, too."""
         telemetry, model, tier = self._telemetry, self._model, step.tier

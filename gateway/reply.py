@@ -23,6 +23,8 @@ class Served:
     """What a lower tier left out of the request."""
     turn: Turn = NO_TURN
     """Of the session."""
+    kv_durability: str = ""
+    """What outlives the replica of this turn: the tier's way of keeping KV blocks, or that it could not be confirmed."""
 
 
 class Reply(Protocol):

@@ -54,6 +54,12 @@ class Telemetry:
             ("model", "result"),
             registry=registry,
         )
+        self.kv_turns = Counter(
+            "graceway_kv_turns",
+            "Whole answers of tiers that keep KV blocks, by what outlives their replica",
+            ("model", "tier", "durability"),
+            registry=registry,
+        )
         self.tokens = Counter(
             "graceway_tokens",
             "Generated tokens, those of abandoned streams too",

@@ -152,6 +152,8 @@ async def _read(answer: Answer, response: aiohttp.ClientResponse, leave_after_to
             continue
         *events, rest = (rest + data).split(b"\n\n")
         for event in events:
+            if event.startswith(b": "):
+                continue  # a comment, which clients pass over
             assert event.startswith(b"data: "), event
             _enter(answer, event[6:], loop.time())
             said += any(_text(c) for e in answer.events[-1:] for c in e.get("choices", ()))
