@@ -205,6 +205,9 @@ def _tier_with_defaults(tier: dict[str, Plain], taken: set[str]) -> dict[str, Pl
     }
     if backend in MANAGED:
         implied["slots"] = DEFAULT_SLOTS
+    if "price" in tier:
+        # A known prompt costs money, and a host elsewhere knows no fields but OpenAI's.
+        implied["probe"], implied["resume"] = None, "none"
     if backend == "canned":
         implied["text"] = CANNED_TEXT
     scale = tier.get("scale")

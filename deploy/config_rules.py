@@ -3,6 +3,7 @@
 The rules read the file's data rather than the validated models: a wrong type elsewhere hides none of them.
 """
 
+import ssl
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -109,6 +110,10 @@ def _tier_faults(place: Place, tier: dict[str, Plain]) -> Iterator[Fault]:
     for key, mend in _NEEDS.get(str(backend), {}).items():
         if tier.get(key) in (None, "", []):
             yield (*place, key), f"a tier with backend {backend} needs '{key}'", mend
+    if "budget" in tier and "price" not in tier:
+        mend = "Add `price: {prompt: …, answer: …}`, for a million tokens each"
+        yield (*place, "budget"), "a budget without a price bounds nothing", mend
+    yield from _ca_faults(place, tier.get("ca_file"))
     yield from _text_faults(place, tier)
     yield from _near_faults(place, tier.get("near"))
     yield from _tokenizer_faults(place, tier.get("tokenizer"))
@@ -130,6 +135,15 @@ def _near_faults(place: Place, near: Plain) -> Iterator[Fault]:
     url = near.get("url") if isinstance(near, dict) else None
     if isinstance(url, str) and not _is_address(url):
         yield (*place, "near", "url"), f"'{url}' is no address of a server", "Write http://HOST:PORT"
+
+
+def _ca_faults(place: Place, ca_file: Plain) -> Iterator[Fault]:
+    if not isinstance(ca_file, str):
+        return
+    try:
+        ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        yield (*place, "ca_file"), f"'{ca_file}' holds no certificates: {error}", "Name a file in PEM form"
 
 
 def _tokenizer_faults(place: Place, tokenizer: Plain) -> Iterator[Fault]:

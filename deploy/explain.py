@@ -7,13 +7,14 @@ from deploy.config import Config, Model, Tier
 
 _ENGINE_ONLY = ("slots", "limit", "slo", "gives_up", "probe", "max_model_len", "tokenizer", "kv")
 _MANAGED_ONLY = ("model", "gpu", "scale", "engine_args", "environment")
-_REPLICA_ONLY = ("served_model", "replicas", "api_key")
+_OPENAI_ONLY = ("replicas", "api_key", "ca_file", "price", "budget")
+_REPLICA_ONLY = ("served_model", "resume", *_OPENAI_ONLY)
 _CANNED_ONLY = ("text", "texts", "language_field")
 _CACHE_ONLY = ("max_age_s", "near")
 _NEVER_APPLY: dict[str, tuple[str, ...]] = {
     "openai": (*_MANAGED_ONLY, *_CANNED_ONLY, *_CACHE_ONLY),
-    "vllm": ("replicas", "api_key", *_CANNED_ONLY, *_CACHE_ONLY),
-    "llamacpp": ("replicas", "api_key", "kv", *_CANNED_ONLY, *_CACHE_ONLY),
+    "vllm": (*_OPENAI_ONLY, *_CANNED_ONLY, *_CACHE_ONLY),
+    "llamacpp": (*_OPENAI_ONLY, "kv", *_CANNED_ONLY, *_CACHE_ONLY),
     "cache": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_REPLICA_ONLY, *_CANNED_ONLY),
     "canned": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_REPLICA_ONLY, *_CACHE_ONLY),
 }
@@ -54,7 +55,19 @@ def _means(tier: Tier) -> str:
         else f"{tier.model} on {tier.backend}"
     )
     promise = f"first token in {tier.slo.ttft_s:g} s, then one each {tier.slo.itl_s:g} s"
-    return f"{who}{_hardware(tier)}; {_capacity(tier)}; promises {promise}{_leaves_out(tier)}{_keeps(tier)}"
+    more = f"{_costs(tier)}{_leaves_out(tier)}{_keeps(tier)}"
+    return f"{who}{_hardware(tier)}; {_capacity(tier)}; promises {promise}{more}"
+
+
+def _costs(tier: Tier) -> str:
+    """What a paid tier costs, in words."""
+    if tier.price is None:
+        return ""
+    prices = (
+        f"; costs {tier.price.prompt:g} and {tier.price.answer:g} for a million tokens of prompt and answer"
+    )
+    budget = tier.budget
+    return prices + (f", at most {budget.amount:g} per {budget.per}" if budget else ", without a bound")
 
 
 def _near(tier: Tier) -> str:
@@ -115,6 +128,7 @@ def _warnings(config: Config) -> Iterator[str]:
         for tier in model.tiers:
             yield from _idle_knobs(name, tier)
             yield from _idle_window(name, tier)
+            yield from _unbounded_cost(name, tier)
     yield from _idle_sections(config)
 
 
@@ -144,6 +158,11 @@ def _idle_knobs(name: str, tier: Tier) -> Iterator[str]:
     for knob in _NEVER_APPLY[tier.backend]:
         if knob in tier.model_fields_set:
             yield f"{name}/{tier.name}: '{knob}' never applies to backend {tier.backend}. Remove it"
+
+
+def _unbounded_cost(name: str, tier: Tier) -> Iterator[str]:
+    if tier.price is not None and tier.budget is None:
+        yield f"{name}/{tier.name} may cost any amount. Add `budget: {{amount: …, per: day}}`"
 
 
 def _idle_window(name: str, tier: Tier) -> Iterator[str]:

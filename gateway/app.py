@@ -41,6 +41,7 @@ from gateway.policy.decide import Limits
 from gateway.policy.health import Health
 from gateway.policy.retry_budget import RetryBudget
 from gateway.policy.route import route_of
+from gateway.purse import Purse, money_text
 from gateway.quotas import QuotaExchange
 from gateway.recorder import Recorder, TakeTrail
 from gateway.replica import Replica
@@ -52,6 +53,7 @@ from gateway.specs import GatewaySpec, LogSpec, ModelSpec, TierSpec, TracingSpec
 from gateway.status import gauges, look, model_standing, model_status
 from gateway.surface import build_surface
 from gateway.telemetry import Sample, Telemetry
+from gateway.tier import Tier
 from gateway.trace_exporter import TraceExporter
 from gateway.trail import Trail
 from state_store.guarded import GuardedStateStore
@@ -62,6 +64,8 @@ log = logging.getLogger("graceway.events")
 Json = dict[str, Any]
 UNHEARD_OF = 2
 """Gateways that there are taken to be, for quotas, until the store has told."""
+PURSE_SYNC_S = 1.0
+"""How often gateways see what the others have claimed of a budget."""
 SETTLE_S = 2.0
 """How long the first probes may hold up the start."""
 
@@ -95,7 +99,9 @@ class _Served:
         self.proven_for_s = spec.ladder.proven_for_s
         self.exercised = Exercised(name, store, shares, lambda: self.proven_for_s)
         self.store = store
+        self._events = events
         self._embeddings: list[Embeddings] = []
+        self._purse_keeper: asyncio.Task[None] | None = None
         budget = RetryBudget(spec.retry.budget_share, spec.retry.budget_floor_per_s)
         self.ledger = Ledger(name, telemetry, shares)
         self.attempts = Attempts(self.fleet, self.sessions, self.ledger, budget, store)
@@ -115,6 +121,7 @@ class _Served:
 
     async def start(self) -> None:
         """Begins to watch; returns when each replica has been probed once, or after two seconds."""
+        self._purse_keeper = asyncio.create_task(self._sync_purses(), name="purses")
         await self.watch.start(SETTLE_S)
         self.engines.start()
         self.ladder.start()
@@ -126,6 +133,7 @@ class _Served:
         self.watch.spec = spec.health
         self._close_embeddings()
         self.proven_for_s = spec.ladder.proven_for_s
+        self._fill_purses(model)
         own: dict[str, Answerer] = {}
         self.attempts.cache = None
         for tier in model.tiers:
@@ -140,6 +148,37 @@ class _Served:
         self.pipeline.limits = Limits(spec.retry.max_attempts)
         self.pipeline.request_timeout_s = spec.request_timeout_s
         self.pipeline.may_hedge = spec.retry.hedge
+
+    def _fill_purses(self, model: ModelSpec) -> None:
+        """One purse for each tier with a budget; one whose budget is the same keeps what it knows."""
+        purses = {}
+        for spec in model.tiers:
+            tier, kept = self.fleet.tiers[spec.name], self.attempts.purses.get(spec.name)
+            if spec.budget is None or spec.price is None:
+                kept = None
+            elif kept is None or (kept.budget, kept.price) != (spec.budget, spec.price):
+                name, tells = f"{self.fleet.model}/{spec.name}", _TellsOfMoney(tier, self._events)
+                kept = Purse(name, spec.budget, spec.price, self.store, tells)
+            if kept is not None:
+                purses[spec.name] = kept
+            tier.purse = kept
+            tier.changed()
+        self.attempts.purses = purses
+
+    async def _sync_purses(self) -> None:
+        """For ever."""
+        while True:
+            for purse in list(self.attempts.purses.values()):
+                await purse.sync()
+            await asyncio.sleep(PURSE_SYNC_S)
+
+    async def close_purses(self) -> None:
+        """Gives back what was claimed and not spent."""
+        if self._purse_keeper is not None:
+            self._purse_keeper.cancel()
+            await asyncio.gather(self._purse_keeper, return_exceptions=True)
+        for purse in self.attempts.purses.values():
+            await purse.close()
 
     def _cache(self, tier: TierSpec) -> AnswerCache:
         if tier.near is None:
@@ -245,6 +284,7 @@ class Gateway:
         await model.watch.stop()
         await model.sessions.close()
         await model.close_caches()
+        await model.close_purses()
         for tier in model.fleet.tiers.values():
             for replica in tier.replicas.values():
                 replica.pool.close()
@@ -447,6 +487,17 @@ class _TellsOfBreakers(pybreaker.CircuitBreakerListener):  # type: ignore[misc]
         tier, replica = cb.name.removeprefix(f"{self._model}/").split("/", 1)
         self._telemetry.count(self._telemetry.states, self._model, tier, replica, f"breaker-{new_state}")
         self._events.add("breaker", breaker_text(self._model, tier, replica, str(new_state)), time())
+
+
+class _TellsOfMoney:
+    """Takes a tier out while its money is spent, and tells of it."""
+
+    def __init__(self, tier: Tier, events: EventLog) -> None:
+        self._tier, self._events = tier, events
+
+    def __call__(self, purse: Purse) -> None:
+        self._tier.changed()
+        self._events.add("ladder", money_text(purse), time())
 
 
 class _TellsOfHealth:

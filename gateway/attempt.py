@@ -23,11 +23,12 @@ from gateway.own_answer import asked_of
 from gateway.policy.decision import Serve, Shed
 from gateway.policy.facts import Attempt, Seam
 from gateway.policy.retry_budget import RetryBudget
+from gateway.purse import Hold, Purse
 from gateway.replica import Replica, Stream
 from gateway.reply import Reply, Served
 from gateway.sessions import Sessions
 from gateway.sse import DONE_FRAME
-from gateway.tier import Permit
+from gateway.tier import Permit, Tier
 from gateway.trail import Step
 from state_store.protocol import StateStore
 
@@ -38,7 +39,7 @@ BACKPRESSURE_S = 0.5
 GONE_AT_ONCE = frozenset({"refused", "unreachable", "reset", "cut"})
 """Failures after which a replica is out until a probe says otherwise."""
 
-DECLINED = frozenset({"context"})
+DECLINED = frozenset({"context", "budget"})
 """Why a tier does not answer a request, though its replicas could be asked."""
 
 Verdict = bool | Shed
@@ -54,6 +55,8 @@ class Attempts:
     ledger: Ledger
     budget: RetryBudget
     store: StateStore
+    purses: Mapping[str, Purse] = field(default_factory=dict)
+    """Of the tiers that cost money."""
     windows: Mapping[str, ContextWindow] = field(default_factory=dict)
     """Of the tiers that leave out what does not fit."""
     cache: AnswerCache | None = None
@@ -71,8 +74,11 @@ class Attempts:
             best = next(iter(self.fleet.tiers))
             spec = self.fleet.tiers[decision.tier].spec
             course.cover(None if decision.tier == best else spec.gives_up)
+        money: Hold | None = None
         try:
             await self._narrow(course, decision.tier, permit.replica)
+            if (purse := self.purses.get(decision.tier)) is not None:
+                money = await purse.hold(course.request)
             served = served_by(self.fleet, course, decision, permit.replica.replica)
             await self._dispatch(course, decision, permit.replica, served, reply)
             outcome, result = self._succeeded(course, served, permit), ""
@@ -87,6 +93,9 @@ class Attempts:
             return False
         finally:
             permit.settle(outcome, loop.time())
+            if money is not None:
+                journal = course.journal
+                money.settle(result, journal.usage, journal.tokens - tokens_before)
             if result not in DECLINED:
                 tokens = course.journal.tokens - tokens_before
                 step = Step(
@@ -133,7 +142,7 @@ class Attempts:
             if course.attempts:
                 course.journal = Journal(course.request)
             course.first_tier = decision.tier
-            leg = first_leg(course.request, _target(decision.tier, replica))
+            leg = first_leg(course.request, _target(self.fleet.tiers[decision.tier], replica))
         course.kv_turn = name_turn(leg, self.fleet.tiers[decision.tier].spec.kv)
         course.journal.begin(leg)
         course.traceparent = course.trail.for_replica()
@@ -156,7 +165,7 @@ class Attempts:
         course.journal.rewind()
         held = await _held_text(course.journal, replica)
         try:
-            leg = next_leg(course.journal, _target(tier, replica), course.first_tier, held)
+            leg = next_leg(course.journal, _target(self.fleet.tiers[tier], replica), course.first_tier, held)
             return await self._fitted(course, leg, tier, replica)
         except CannotContinue:
             if course.has_begun:
@@ -339,8 +348,15 @@ def served_by(fleet: Fleet, course: Course, decision: Serve, replica: str) -> Se
     )
 
 
-def _target(tier: str, replica: Replica) -> Target:
-    return Target(tier, replica.place.served_model, replica.takes_token_ids, replica.max_model_len)
+def _target(tier: Tier, replica: Replica) -> Target:
+    takes_ids, resume = replica.takes_token_ids, tier.spec.resume
+    return Target(
+        tier.name,
+        replica.place.served_model,
+        takes_ids and resume == "ids",
+        replica.max_model_len,
+        resume != "none",
+    )
 
 
 async def _pump(course: Course, exchange: Exchange, take: Take) -> None:

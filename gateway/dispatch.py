@@ -181,7 +181,7 @@ def outcome_of(failure: ExchangeFailed) -> Outcome:
     """What a failure says about the replica."""
     if isinstance(failure, PushedBack):
         return Outcome.BACKPRESSURE
-    if failure.failure in ("deadline", "token_ids_refused", "lost_race", "context"):
+    if failure.failure in ("deadline", "token_ids_refused", "lost_race", "context", "budget"):
         return Outcome.NEUTRAL
     return Outcome.SLOW if failure.failure in ("first_token_timeout", "slow") else Outcome.FAILURE
 

@@ -95,7 +95,7 @@ class HealthWatch:
     async def _probe_forever(self, tier: Tier, replica: Replica) -> None:
         known = self._known.setdefault(tier.name, KnownAnswer())
         try:
-            async with open_probe_session() as session:
+            async with open_probe_session(tier.spec.ca_file) as session:
                 while True:
                     replica.kick.clear()
                     if replica.health.state != "draining" and replica.is_registered_ready:

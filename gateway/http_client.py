@@ -319,12 +319,17 @@ class Connection:
             self.abort()
 
 
+def tls_of(ca_file: str | None) -> ssl.SSLContext:
+    """TLS towards a server whose certificate the system's authorities have signed, or those of the file."""
+    return ssl.create_default_context(cafile=ca_file)
+
+
 class ConnectionPool:
     """Kept-alive connections to one replica. There is no bound on their number: permits bound the exchanges."""
 
     def __init__(self, origin: Origin, tls: ssl.SSLContext | None = None) -> None:
         self._origin = origin
-        self._tls = (tls or ssl.create_default_context()) if origin.tls else None
+        self._tls = (tls or tls_of(None)) if origin.tls else None
         self._idle: deque[Connection] = deque()
 
     async def connect(self, timeout_s: float, fresh: bool = False) -> Connection:

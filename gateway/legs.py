@@ -19,6 +19,8 @@ class Target:
     takes_token_ids: bool = True
     """False once it has refused `return_token_ids`."""
     max_model_len: int | None = None
+    continues: bool = True
+    """Whether it goes on with an answer at all."""
 
 
 class CannotContinue(Exception):  # noqa: N818
@@ -66,6 +68,8 @@ def next_leg(journal: Journal, target: Target, first_tier: str, held: str | None
     Raises:
         CannotContinue: see the message.
     """
+    if not target.continues:
+        raise CannotContinue(f"the servers of {target.tier} go on with no answer")
     request, limit, is_splice = journal.request, _limit(journal, target), target.tier != first_tier
     _check(journal, limit)
     if journal.has_all_ids and held is not None and limit is not None and not is_splice:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.breakers import Breaker
-from gateway.http_client import Connection, ConnectionPool, ExchangeFailed, Origin
+from gateway.http_client import Connection, ConnectionPool, ExchangeFailed, Origin, tls_of
 from gateway.policy.health import Health, State, after_signal
 from gateway.policy.limit import INITIAL, Limit, Sample
 from gateway.policy.quantile import DurationQuantiles
@@ -26,9 +26,11 @@ class Place:
     zone: str = ""
     slots: int | None = None
     api_key: str | None = None
+    ca_file: str | None = None
 
     def is_same_server(self, other: "Place") -> bool:
-        return (self.url, self.served_model) == (other.url, other.served_model)
+        mine = self.url, self.served_model, self.ca_file
+        return mine == (other.url, other.served_model, other.ca_file)
 
 
 class Stream:
@@ -64,7 +66,7 @@ class Replica:
         self.replica, self.zone = place.replica, place.zone
         self.digest = digest(place.replica)
         self.origin = Origin.of(place.url)
-        self.pool = ConnectionPool(self.origin)
+        self.pool = ConnectionPool(self.origin, tls_of(place.ca_file) if self.origin.tls else None)
         self.health = Health()
         self._probes_running = 0
         self.ttft_s = 0.0

@@ -54,6 +54,23 @@ class GivesUp(Spec):
     """Whether the oldest turns are left out of a conversation that is longer than the tier's window."""
 
 
+class PriceSpec(Spec):
+    """What a host charges for a million tokens, in any currency."""
+
+    prompt: Annotated[float, Field(ge=0)]
+    answer: Annotated[float, Field(ge=0)]
+
+
+class BudgetSpec(Spec):
+    """What a tier may cost in a period, all gateways of a store together. Periods begin at midnight or full hours, UTC."""
+
+    amount: Annotated[float, Field(gt=0)]
+    """In the currency of the price."""
+    per: Literal["hour", "day"] = "day"
+    without_store: Share = 0.1
+    """Of the amount, that one gateway may spend while the store can't be asked, beyond what it has claimed there."""
+
+
 class NearSpec(Spec):
     """Which questions count as the same though their words differ: by an embedding model on an OpenAI-compatible server."""
 
@@ -93,6 +110,12 @@ class TierSpec(Spec):
     served_model: str | None = None
     replicas: Annotated[tuple[Endpoint, ...], Field(strict=False)] = ()
     api_key: str | None = Field(default=None, repr=False)
+    ca_file: str | None = None
+    """Certificates of the authority that its servers' own are signed by; None is the system's."""
+    resume: Literal["ids", "text", "none"] = "ids"
+    """How its servers go on with a broken answer: from token ids, from text (`continue_final_message`), or not at all."""
+    price: PriceSpec | None = None
+    budget: BudgetSpec | None = None
     slots: Annotated[int, Field(ge=1)] | None = None
     limit: Literal["aimd", "gradient", "none"] = "aimd"
     """Without `slots`: how the number of requests that a replica gets at once is learnt from its times to first token."""

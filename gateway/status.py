@@ -7,6 +7,7 @@ from typing import Any
 from gateway.chronicle import Look
 from gateway.exercised import Exercised
 from gateway.fleet import Fleet
+from gateway.purse import money_text
 from gateway.replica import Replica
 from gateway.shares import TierShares, of_kind
 from gateway.standing import RECENT_S, Recent, Rung, Standing, standing
@@ -74,6 +75,21 @@ def _rung(tier: Tier, now: float) -> Rung:
     return Rung(tier.name, tier.spec.quality, _is_serving(tier, now), len(tier.replicas), out)
 
 
+def _purse(tier: Tier) -> Json | None:
+    """What a paid tier has cost in this period, and may cost yet."""
+    purse = tier.purse
+    if purse is None:
+        return None
+    return {
+        "amount": purse.budget.amount,
+        "per": purse.budget.per,
+        "spent": round(purse.account.spent, 6),
+        "left": round(purse.account.left, 6),
+        "is_spent": purse.is_spent,
+        "resets_in_s": round(purse.resets_in_s),
+    }
+
+
 def _is_serving(tier: Tier, now: float) -> bool:
     return not tier.spec.has_replicas or len(tier.routable(now)) > 0
 
@@ -108,11 +124,14 @@ def _tier(tier: Tier, shares: TierShares, exercised: Exercised, now: float) -> J
         "slo_itl_s": tier.spec.slo.itl_s,
         "ttft_p50_s": tier.ttfts.quantile(0.5),
         "ttft_p99_s": tier.ttfts.quantile(0.99),
+        "budget": _purse(tier),
         "replicas": [_replica(r, now) for r in tier.replicas.values()],
     }
 
 
 def _why_not(tier: Tier, now: float) -> str:
+    if tier.purse is not None and tier.purse.is_spent:
+        return money_text(tier.purse)
     if not tier.replicas:
         return "no replica is registered"
     return "; ".join(sorted({f"{r.replica} {_out(r, now)}" for r in tier.replicas.values()}))
@@ -166,6 +185,12 @@ def gauges(fleet: Fleet, exercised: Exercised, now: float) -> Iterator[Sample]:
         for signal, value in tier.signals.named().items():
             if value is not None:
                 yield "graceway_tier_signal", "Against its limit, 1", {**labels, "signal": signal}, value
+        if tier.purse is not None:
+            account = tier.purse.account
+            spent = "Money that this gateway spent in the period"
+            left = "Money of the period that is left to all gateways"
+            yield "graceway_budget_spent", spent, labels, account.spent
+            yield "graceway_budget_left", left, labels, 0.0 if tier.purse.is_spent else account.left
         slo_s = tier.spec.slo.ttft_s
         yield "graceway_slo_ttft_seconds", "What the tier promises for the first token", labels, slo_s
         for replica in tier.replicas.values():

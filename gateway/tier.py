@@ -17,6 +17,7 @@ from gateway.policy.patience import first_token_patience_s
 from gateway.policy.quantile import DurationQuantiles
 from gateway.policy.recent import Recent
 from gateway.policy.snapshot import Routable, TierView
+from gateway.purse import Purse
 from gateway.queue import WaitingRoom
 from gateway.replica import EWMA, Replica
 from gateway.specs import TierSpec
@@ -33,6 +34,8 @@ class Tier:
         self.spec = spec
         self.name = spec.name
         self.replicas: dict[str, Replica] = {}
+        self.purse: Purse | None = None
+        """What it may cost; None for a tier that costs nothing by the token."""
         self.room = WaitingRoom()
         self.ttfts = DurationQuantiles()
         self.arrivals = ArrivalRates()
@@ -72,7 +75,7 @@ class Tier:
     def routable(self, now: float) -> Routable:
         """The replicas that may get requests. Cached until something changes or a back-off ends."""
         if now >= self._recheck_at:
-            replicas = self.replicas.values()
+            replicas = self.replicas.values() if self.purse is None or not self.purse.is_spent else ()
             self._routable = Routable(r for r in replicas if r.is_routable(now))
             self._recheck_at = now + (0.05 if len(self._routable) < len(replicas) else 3600.0)
         return self._routable
@@ -94,6 +97,7 @@ class Tier:
                 ttft_s=self.ttfts.quantile(0.9) or 0.0,
                 admits=self._admits,
                 held_because=self.held_because,
+                continues=self.spec.resume != "none",
             )
             self._view_until = now + SPEEDS_S
         return view

@@ -85,6 +85,8 @@ def decide_seam(
         return Shed("no_replica", 1.0, "the tier of the stream has been removed")
     if len(attempts) >= limits.max_attempts:
         return Shed("no_replica", 1.0, "no replica could go on with the stream")
+    if not tier.continues:
+        return _other_tier(tier, facts, snapshot, attempts, seam, rng, route)
     context = context_of(facts, tier, snapshot, attempts)
     options = candidates(context, rng)
     if (replica := route.pick(options, context, rng)) is not None:
@@ -97,11 +99,23 @@ def decide_seam(
     untried = [r for r in options if r.replica not in context.tried] or options
     if untried:
         return Serve(tier.name, min(untried, key=lambda r: r.in_flight / (r.slots or 64)), "resumed")
+    return _other_tier(tier, facts, snapshot, attempts, seam, rng, route)
+
+
+def _other_tier(
+    tier: TierView,
+    facts: Facts,
+    snapshot: Snapshot,
+    attempts: Sequence[Attempt],
+    seam: Seam,
+    rng: Rng,
+    route: Route,
+) -> Serve | Shed:
+    """A lower tier that goes on with what this one began, where the caller allows it."""
     if not seam.may_change_tier:
         return Shed("no_replica", 1.0, "no replica of the tier is left to go on with the stream")
-    names = [t.name for t in snapshot.tiers]
-    below = snapshot.tiers[names.index(seam.tier) + 1 : facts.lowest_tier + 1]
-    for lower in (t for t in below if t.has_replicas and not _declined(t.name, attempts)):
+    below = snapshot.tiers[snapshot.tiers.index(tier) + 1 : facts.lowest_tier + 1]
+    for lower in (t for t in below if t.has_replicas and t.continues and not _declined(t.name, attempts)):
         lower_context = context_of(facts, lower, snapshot, attempts)
         replica = route.pick(candidates(lower_context, rng), lower_context, rng)
         if replica is not None:

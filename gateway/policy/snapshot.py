@@ -117,6 +117,8 @@ class TierView:
     """The parts of critical, standard and sheddable requests that the ladder lets this tier have."""
     held_because: str = ""
     """Why it does not have all of them."""
+    continues: bool = True
+    """Whether its replicas go on with an answer that broke."""
     line: Line | None = None
     """Who waits, by tenant."""
 

@@ -43,6 +43,27 @@ def faults(tmp_path: Path, text: str) -> list[str]:
 
 
 BAD = {
+    "a budget of nothing": (
+        tier('{backend: openai, served_model: m, replicas: [{url: "http://h:1"}], budget: {amount: 5}}'),
+        "c.yaml:4: a budget without a price bounds nothing. "
+        "Add `price: {prompt: …, answer: …}`, for a million tokens each",
+    ),
+    "certificates that are none": (
+        tier('{backend: openai, served_model: m, replicas: [{url: "https://h:1"}], ca_file: /nowhere.pem}'),
+        "c.yaml:4: '/nowhere.pem' holds no certificates: [Errno 2] No such file or directory. Name a file in PEM form",
+    ),
+    "a tokenizer that is none": (
+        tier('{backend: openai, served_model: m, replicas: [{url: "http://h:1"}], tokenizer: /nowhere}'),
+        "c.yaml:4: there is no tokenizer.json at '/nowhere'. Name the model's folder, or its tokenizer.json",
+    ),
+    "embeddings from nowhere": (
+        tier("{backend: cache, near: {url: h, served_model: e}}"),
+        "c.yaml:4: 'h' is no address of a server. Write http://HOST:PORT",
+    ),
+    "an empty text in a language": (
+        tier("{backend: canned, texts: {de: ' '}}"),
+        "c.yaml:4: the text is empty. Write what clients are told, or remove `de`",
+    ),
     "empty": ("", "c.yaml: the file is empty. Write at least `models:` with one model and its `tiers:`"),
     "only comments": (
         "# nothing\n",

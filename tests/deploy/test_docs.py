@@ -22,7 +22,8 @@ EXAMPLES = [
 def test_examples_are_valid(document: str, example: str, tmp_path: Path) -> None:
     path = tmp_path / "example.yaml"
     path.write_text(example)
-    assert load_config(path, {}).models, document
+    environment = dict.fromkeys(re.findall(r"\$\{(\w+)\}", example), "x")
+    assert load_config(path, environment).models, document
 
 
 def test_there_are_examples() -> None:

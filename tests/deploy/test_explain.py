@@ -73,6 +73,25 @@ def test_what_answers_without_replicas(tmp_path: Path) -> None:
     assert warnings == ()
 
 
+PAID = (
+    '      - {name: far, backend: openai, served_model: m, replicas: [{url: "https://h"}], slots: 1, quality: 0, '
+    "price: {prompt: 0.15, answer: 0.6}"
+)
+
+
+def test_what_a_paid_tier_costs(tmp_path: Path) -> None:
+    text = BASE.split("      - {name: cached")[0] + PAID
+    ladder, warnings = explained(tmp_path, text + ", budget: {amount: 20, per: hour}}\n")
+    assert (
+        "costs 0.15 and 0.6 for a million tokens of prompt and answer, at most 20 per hour; quality 0"
+        in ladder[3]
+    )
+    assert warnings == ()
+    ladder, warnings = explained(tmp_path, text + "}\n")
+    assert "without a bound" in ladder[3]
+    assert warnings == ("chat/far may cost any amount. Add `budget: {amount: …, per: day}`",)
+
+
 IDLE = {
     "two caches": (
         "      - {name: more, backend: cache, quality: 0}\n",

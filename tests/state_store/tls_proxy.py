@@ -35,11 +35,13 @@ class Proxy:
         await asyncio.gather(self._pass(reader, here), self._pass(there, writer))
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65536):
-                await self._forwarding.wait()
-                writer.write(data)
-        writer.close()
+        try:
+            with suppress(OSError):
+                while data := await reader.read(65536):
+                    await self._forwarding.wait()
+                    writer.write(data)
+        finally:
+            writer.close()
 
     async def stop(self) -> None:
         for task in self._tasks:
