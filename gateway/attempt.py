@@ -66,7 +66,7 @@ class Attempts:
         """One attempt on the permit's replica. The permit is settled, whatever happens."""
         loop, began_at = asyncio.get_running_loop(), perf_counter()
         outcome, result = Outcome.NEUTRAL, "abandoned"
-        course.first_token_at, course.traceparent = 0.0, ""
+        course.first_token_at, course.span = 0.0, None
         tokens_before = course.journal.tokens if course.has_tokens else 0
         if course.is_retry:
             self.budget.spend(loop.time())
@@ -98,9 +98,10 @@ class Attempts:
                 money.settle(result, journal.usage, journal.tokens - tokens_before)
             if result not in DECLINED:
                 tokens = course.journal.tokens - tokens_before
+                span_id = course.span.span_id if course.span is not None else 0
                 step = Step(
                     "attempt", began_at, perf_counter(), decision.tier, permit.replica.replica, result, tokens,
-                    tokens_before, course.first_token_at, course.traceparent[36:52],
+                    tokens_before, course.first_token_at, span_id,
                 )  # fmt: skip
                 self.ledger.attempt(course, step)
         return True
@@ -145,9 +146,9 @@ class Attempts:
             leg = first_leg(course.request, _target(self.fleet.tiers[decision.tier], replica))
         course.kv_turn = name_turn(leg, self.fleet.tiers[decision.tier].spec.kv)
         course.journal.begin(leg)
-        course.traceparent = course.trail.for_replica()
+        course.span = course.trail.for_replica()
         patience = self._patience(course, decision.tier)
-        async with Exchange(replica, leg, course.request, patience, course.traceparent) as exchange:
+        async with Exchange(replica, leg, course.request, patience, course.span) as exchange:
             if course.race is not None:
                 course.race.enter(exchange)
             if is_streamed_inside(course.request):

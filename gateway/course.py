@@ -11,6 +11,7 @@ from gateway.policy.facts import Attempt, Facts, Seam
 from gateway.reply import Reply, Served
 from gateway.request import Request
 from gateway.specs import GivesUp
+from gateway.trace_context import TraceContext
 from gateway.trail import NO_TRAIL, Trail
 from gateway.turn import Turn
 
@@ -45,8 +46,8 @@ class Course:
     kv_turn: str = ""
     """The name under which the replica acknowledges that the turn is stored; empty where nobody waits for that."""
     trail: Trail = NO_TRAIL
-    traceparent: str = ""
-    """The header of the last attempt, under which its replica goes on with the trace."""
+    span: TraceContext | None = None
+    """Of the last attempt, if it is traced."""
     first_token_at: float = 0.0
     """Of the last attempt, in `perf_counter` seconds; 0 before there is one."""
     asked: Request = field(init=False)

@@ -11,6 +11,7 @@ from gateway.journal import Leg
 from gateway.replica import Replica, Stream
 from gateway.request import Request
 from gateway.sse import EventSplitter
+from gateway.trace_context import TraceContext
 
 CONNECT_TIMEOUT_S = 1.0
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -54,10 +55,15 @@ class Exchange:
     """A leg under way. Use as an async context manager: leaving it early closes the socket, so that the replica stops."""
 
     def __init__(
-        self, replica: Replica, leg: Leg, request: Request, patience: Patience, traceparent: str = ""
+        self,
+        replica: Replica,
+        leg: Leg,
+        request: Request,
+        patience: Patience,
+        span: TraceContext | None = None,
     ) -> None:
         self._replica, self._leg, self._request, self._patience = replica, leg, request, patience
-        self._traceparent = traceparent or request.traceparent
+        self._traceparent = request.traceparent if span is None else span.header()
         self._made_at = perf_counter()
         self.dispatch_s = 0.0
         """From being made to the request's last byte being written."""

@@ -67,25 +67,25 @@ def _head(at: float, level: str, logger: str) -> Json:
 
 def request_fields(trail: Trail) -> Json:
     """What there is to say of a request; what is empty is left out."""
-    request, last = trail.request, trail.last_attempt
+    attempts, last = trail.attempts, trail.last_attempt
     fields: Json = {
         "trace": trail.trace_id,
-        "request": request.request_id,
-        "session": request.session,
-        "tenant": request.tenant,
-        "kind": request.kind,
-        "stream": request.stream or None,
-        "model": request.model,
-        "priority": request.priority,
+        "request": trail.request_id,
+        "session": trail.session,
+        "tenant": trail.tenant,
+        "kind": trail.kind,
+        "stream": trail.is_stream or None,
+        "model": trail.model,
+        "priority": trail.priority,
         "outcome": trail.outcome,
         "reason": trail.reason,
         "tier": trail.tier,
         "replica": last.replica if last is not None else "",
-        "attempts": len(trail.attempts) or None,
-        "resumed": any(a.after_tokens for a in trail.attempts) or None,
+        "attempts": len(attempts) or None,
+        "resumed": any(a.after_tokens for a in attempts) or None,
         "tokens": last.after_tokens + last.tokens if last is not None else None,
         "ttft_s": round(trail.ttft_s, 4) or None,
         "queue_s": round(sum(s.ended_at - s.began_at for s in trail.steps if s.name == "queue"), 4) or None,
-        "duration_s": round(trail.ended_at - request.received_at, 4),
+        "duration_s": round(trail.ended_at - trail.received_at, 4),
     }
     return {name: value for name, value in fields.items() if value not in ("", None)}

@@ -6,7 +6,7 @@ one of the SDK thirty times, and the thread that makes them holds the interprete
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from struct import pack
+from struct import Struct, pack
 from time import perf_counter_ns, time_ns
 
 from gateway.trail import Outcome, Step, Trail
@@ -23,18 +23,17 @@ class Clock:
     """Turns `perf_counter` seconds into unix nanoseconds."""
 
     def __init__(self) -> None:
-        self._offset_ns = time_ns() - perf_counter_ns()
+        self.offset_ns = time_ns() - perf_counter_ns()
 
     def unix_ns(self, at: float) -> int:
-        return int(at * 1e9) + self._offset_ns
+        return int(at * 1e9) + self.offset_ns
 
 
 # the encoding: https://protobuf.dev/programming-guides/encoding, opentelemetry/proto/trace/v1/trace.proto
 
 
+@lru_cache(maxsize=4096)
 def varint(number: int) -> bytes:
-    if number < 0x80:
-        return bytes((number,))
     parts = bytearray()
     while number >= 0x80:
         parts.append(number & 0x7F | 0x80)
@@ -44,166 +43,163 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, data: bytes) -> bytes:
-    """A field of bytes, of text, or of a message."""
-    return varint(number << 3 | 2) + varint(len(data)) + data
+    """A field of bytes, of text, or of a message; its number is below 16."""
+    size = len(data)
+    if size < 0x80:
+        return bytes((number << 3 | 2, size)) + data
+    return bytes((number << 3 | 2,)) + varint(size) + data
+
+
+def _key_value(key: str, value: str | int) -> bytes:
+    told = (
+        field(1, value[:_LONGEST].encode("utf-8", "replace"))
+        if isinstance(value, str)
+        else b"\x18" + varint(value)
+    )
+    return field(1, key.encode()) + field(2, told)
 
 
 @lru_cache(maxsize=4096)
-def text(key: str, value: str) -> bytes:
-    """KeyValue, of those that come again and again."""
-    return _text(key, value)
+def _attribute(key: str, value: str | int) -> bytes:
+    """A span's attribute, of those that come again and again."""
+    return field(9, _key_value(key, value))
 
 
-def _text(key: str, value: str) -> bytes:
-    return field(1, key.encode()) + field(2, field(1, value[:_LONGEST].encode("utf-8", "replace")))
+def _event(at_ns: int, name: str, key: str, value: str | int) -> bytes:
+    return field(11, b"\x09" + pack("<Q", at_ns) + field(2, name.encode()) + field(3, _key_value(key, value)))
 
 
-def number_of(key: str, value: int) -> bytes:
-    return field(1, key.encode()) + field(2, b"\x18" + varint(value))
-
-
-def seconds_of(key: str, value: float) -> bytes:
-    return field(1, key.encode()) + field(2, b"\x21" + pack("<d", value))
-
-
-def _event(at_ns: int, name: str, *attributes: bytes) -> bytes:
-    parts = b"\x09" + pack("<Q", at_ns) + field(2, name.encode())
-    return parts + b"".join(field(3, attribute) for attribute in attributes)
-
-
-def _span(
-    head: bytes,
-    span_id: str,
-    name: str,
-    kind: int,
-    times: bytes,
-    attributes: Iterable[bytes],
-    events: Iterable[bytes] = (),
-    failure: str = "",
+@lru_cache(maxsize=4096)
+def _shape(
+    name: str, kind: int, tier: str = "", replica: str = "", reason: str = "", failure: str = ""
 ) -> bytes:
-    """`head` are the fields of the trace and the parent."""
-    parts = [head, b"\x12\x08", bytes.fromhex(span_id), _name_and_kind(name, kind), times]
-    parts += [field(9, attribute) for attribute in attributes]
-    parts += [field(11, event) for event in events]
-    if failure:
-        parts.append(_status(failure))
-    return b"".join(parts)
+    """What spans of one kind have in common: name, kind, where, why, and what they failed of."""
+    told = (("tier", tier), ("replica", replica), ("reason", reason))
+    attributes = b"".join(_attribute(f"graceway.{key}", value) for key, value in told if value)
+    status = field(15, field(2, failure.encode()) + b"\x18" + varint(_ERROR)) if failure else b""
+    return field(5, name.encode()) + b"\x30" + varint(kind) + attributes + status
 
 
-@lru_cache(maxsize=256)
-def _name_and_kind(name: str, kind: int) -> bytes:
-    return field(5, name.encode()) + b"\x30" + varint(kind)
+@lru_cache(maxsize=4096)
+def _root_shape(
+    kind: str,
+    model: str,
+    outcome: str,
+    priority: str,
+    tenant: str,
+    tier: str,
+    replica: str,
+    reason: str,
+    failure: str,
+) -> bytes:
+    told = [
+        ("gen_ai.operation.name", "chat" if kind == "chat" else "text_completion"), ("gen_ai.request.model", model),
+        ("graceway.outcome", outcome), ("graceway.priority", priority), ("graceway.tenant", tenant),
+    ]  # fmt: skip
+    attributes = b"".join(_attribute(key, value) for key, value in told if value)
+    return _shape("gateway", _SERVER, tier, replica, reason, failure) + attributes
 
 
-@lru_cache(maxsize=256)
-def _status(failure: str) -> bytes:
-    return field(15, field(2, failure.encode()) + b"\x18" + varint(_ERROR))
+class _Trace:
+    """Writes the spans of one trail, each with its length, as a batch holds them."""
+
+    def __init__(self, trail: Trail, clock: Clock) -> None:
+        assert trail.root is not None, "only what is sampled is delivered"
+        self._offset_ns = clock.offset_ns
+        self._root = trail.root.span_id
+        self._trace = trail.root.trace_id.to_bytes(16, "big")
+        self.spans: list[bytes] = []
+
+    def next_id(self) -> int:
+        """For a span that nobody else refers to: near the root's, which is random."""
+        return (self._root + len(self.spans)) & 0xFFFFFFFFFFFFFFFF or 1
+
+    def add(
+        self, above: int, span_id: int, shape: bytes, began_at: float, ended_at: float, more: bytes = b""
+    ) -> None:
+        """`above` is the parent's id, 0 where there is none."""
+        began_ns = int(began_at * 1e9) + self._offset_ns
+        ended_ns = int(ended_at * 1e9) + self._offset_ns if ended_at > began_at else began_ns
+        ids = _IDS(
+            b"\x0a\x10", self._trace, b"\x12\x08", span_id.to_bytes(8, "big"), 0x39, began_ns, 0x41, ended_ns
+        )
+        parent = b"\x22\x08" + above.to_bytes(8, "big") if above else b""
+        size = len(ids) + len(parent) + len(shape) + len(more)
+        self.spans.append(b"\x12%b%b%b%b%b" % (varint(size), ids, parent, shape, more))
+
+
+_IDS = Struct("<2s16s2s8sBQBQ").pack
 
 
 # of a trail
 
 
-def spans_of(trail: Trail, clock: Clock) -> Iterator[bytes]:
-    """All spans of one request, each a whole `Span` message."""
-    root = trail.root
-    assert root is not None, "only what is sampled is delivered"
-    trace = field(1, bytes.fromhex(root.trace_id))
-    below_root = trace + b"\x22\x08" + bytes.fromhex(root.span_id)
-    ids = _child_ids(root.span_id)
-    above = trace if trail.parent is None else trace + b"\x22\x08" + bytes.fromhex(trail.parent.span_id)
-    last = trail.request.received_at
-    yield _root(trail, above, root.span_id, clock)
+def spans_of(trail: Trail, clock: Clock) -> list[bytes]:
+    """All spans of one request, each a field of ScopeSpans."""
+    root, trace = trail.root, _Trace(trail, clock)
+    assert root is not None
+    above = 0 if trail.parent is None else trail.parent.span_id
+    trace.add(above, root.span_id, *_of_root(trail, clock))
+    last = trail.received_at
     for step in trail.steps:
-        last = max(last, step.ended_at)
+        last = step.ended_at if step.ended_at > last else last
         if step.name == "attempt":
-            yield from _attempt(step, trace, below_root, ids, clock)
+            _add_attempt(trace, root.span_id, step)
         else:
-            attributes = _attributes(step)
-            yield _span(
-                below_root,
-                next(ids),
-                step.name,
-                _INTERNAL,
-                _times(step.began_at, step.ended_at, clock),
-                attributes,
-            )
-    yield _span(below_root, next(ids), "settle", _INTERNAL, _times(last, trail.ended_at, clock), ())
+            shape = _shape(step.name, _INTERNAL, step.tier, step.replica, step.reason)
+            trace.add(root.span_id, trace.next_id(), shape, step.began_at, step.ended_at)
+    trace.add(root.span_id, trace.next_id(), _shape("settle", _INTERNAL), last, trail.ended_at)
+    return trace.spans
 
 
-def _child_ids(root_id: str) -> Iterator[str]:
-    """Ids of spans that nobody else refers to: near the root's, which is random."""
-    number = int(root_id, 16)
-    while True:
-        number = (number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF or 1
-        yield f"{number:016x}"
-
-
-def _times(began_at: float, ended_at: float, clock: Clock) -> bytes:
-    return pack("<BQBQ", 0x39, clock.unix_ns(began_at), 0x41, clock.unix_ns(max(began_at, ended_at)))
-
-
-def _root(trail: Trail, above: bytes, span_id: str, clock: Clock) -> bytes:
-    request, last = trail.request, trail.last_attempt
-    attributes = [
-        text("gen_ai.operation.name", "chat" if request.kind == "chat" else "text_completion"),
-        text("gen_ai.request.model", request.model),
-        text("graceway.outcome", trail.outcome),
-        text("graceway.priority", request.priority),
-        _text("graceway.request_id", request.request_id),
-    ]
-    attributes += [text(f"graceway.{k}", v) for k, v in (("tier", trail.tier), ("reason", trail.reason)) if v]
-    if request.session:
-        attributes.append(_text("graceway.session", request.session))
-    if request.tenant:
-        attributes.append(text("graceway.tenant", request.tenant))
-    if trail.ttft_s:
-        attributes.append(seconds_of("graceway.ttft_s", trail.ttft_s))
-    if last is not None:
-        attributes.append(text("graceway.replica", last.replica))
-        attributes.append(number_of("gen_ai.usage.output_tokens", last.after_tokens + last.tokens))
-    times = _times(request.received_at, trail.ended_at, clock)
+def _of_root(trail: Trail, clock: Clock) -> tuple[bytes, float, float, bytes]:
+    """Shape, times, and what else there is of the span of the whole request."""
+    last = trail.last_attempt
     failure = (trail.reason or trail.outcome) if trail.outcome in _FAILED else ""
-    return _span(above, span_id, "gateway", _SERVER, times, attributes, _events(trail, clock), failure)
+    replica = "" if last is None else last.replica
+    shape = _root_shape(
+        trail.kind, trail.model, trail.outcome, trail.priority, trail.tenant, trail.tier, replica, trail.reason, failure
+    )  # fmt: skip
+    more = field(9, _key_value("graceway.request_id", trail.request_id))
+    if trail.session:
+        more += field(9, _key_value("graceway.session", trail.session))
+    if last is not None:
+        more += _attribute("gen_ai.usage.output_tokens", max(0, last.after_tokens + last.tokens))
+    if trail.outcome != "served" or len(trail.steps) > 2:
+        more += b"".join(_events(trail, clock))
+    return shape, trail.received_at, trail.ended_at, more
 
 
 def _events(trail: Trail, clock: Clock) -> Iterator[bytes]:
     """What a person looks for in a trace: that quality was given up, that nobody answered, that a stream broke and went on."""
-    for step in trail.attempts:
+    for step in trail.steps:
         if step.after_tokens:
-            at_ns = clock.unix_ns(step.began_at)
-            yield _event(at_ns, "resume", number_of("graceway.after_tokens", step.after_tokens))
+            yield _event(clock.unix_ns(step.began_at), "resume", "graceway.after_tokens", step.after_tokens)
     if trail.outcome in ("degraded", "shed", "broken"):
-        yield _event(clock.unix_ns(trail.ended_at), trail.outcome, text("graceway.reason", trail.reason))
+        yield _event(clock.unix_ns(trail.ended_at), trail.outcome, "graceway.reason", trail.reason)
 
 
-def _attributes(step: Step) -> list[bytes]:
-    told = (("tier", step.tier), ("replica", step.replica), ("reason", step.reason))
-    return [text(f"graceway.{name}", value) for name, value in told if value]
-
-
-def _attempt(
-    step: Step, trace: bytes, below_root: bytes, ids: Iterator[str], clock: Clock
-) -> Iterator[bytes]:
+def _add_attempt(trace: _Trace, root_id: int, step: Step) -> None:
     """The attempt and, below it, its two parts."""
-    span_id = step.span_id or next(ids)
-    attributes = [*_attributes(step), number_of("gen_ai.usage.output_tokens", max(0, step.tokens))]
+    span_id = step.span_id or trace.next_id()
+    more = _attribute("gen_ai.usage.output_tokens", max(0, step.tokens))
     if step.after_tokens:
-        attributes.append(number_of("graceway.after_tokens", step.after_tokens))
-    times = _times(step.began_at, step.ended_at, clock)
-    yield _span(below_root, span_id, "attempt", _CLIENT, times, attributes, (), step.reason)
-    below = trace + b"\x22\x08" + bytes.fromhex(span_id)
+        more += _attribute("graceway.after_tokens", step.after_tokens)
+    shape = _shape("attempt", _CLIENT, step.tier, step.replica, step.reason, step.reason)
+    trace.add(root_id, span_id, shape, step.began_at, step.ended_at, more)
     first_at = step.first_token_at or step.ended_at
-    yield _span(below, next(ids), "prefill", _INTERNAL, _times(step.began_at, first_at, clock), ())
+    trace.add(span_id, trace.next_id(), _shape("prefill", _INTERNAL), step.began_at, first_at)
     if step.first_token_at:
-        yield _span(below, next(ids), "decode", _INTERNAL, _times(first_at, step.ended_at, clock), ())
+        trace.add(span_id, trace.next_id(), _shape("decode", _INTERNAL), first_at, step.ended_at)
 
 
 def batch_of(resource: bytes, spans: Iterable[bytes]) -> bytes:
-    """An ExportTraceServiceRequest. `resource` is what all spans have in common, from `resource_of`."""
+    """An ExportTraceServiceRequest. `resource` is what all spans have in common, from `resource_of`; `spans` are of
+    `spans_of`."""
     scope = field(1, field(1, SCOPE.encode()))
-    return field(1, resource + field(2, scope + b"".join(field(2, span) for span in spans)))
+    return field(1, resource + field(2, scope + b"".join(spans)))
 
 
 def resource_of(attributes: dict[str, str]) -> bytes:
     """The resource's field of ResourceSpans."""
-    return field(1, b"".join(field(1, _text(key, value)) for key, value in attributes.items()))
+    return field(1, b"".join(field(1, _key_value(key, value)) for key, value in attributes.items()))

@@ -42,9 +42,9 @@ class Recorder:
         """The gateway's own span. A caller that traces decides; otherwise chance does."""
         if parent is None and self._rng.random() >= self._ratio:
             return None
-        trace_id = parent.trace_id if parent is not None else f"{self._rng.getrandbits(128) | 1:032x}"
-        span_id = f"{self._rng.getrandbits(64) | 1:016x}"
-        return TraceContext(trace_id, span_id, parent is None or parent.is_sampled)
+        bits = self._rng.getrandbits
+        trace_id = parent.trace_id if parent is not None else bits(128) | 1
+        return TraceContext(trace_id, bits(64) | 1, parent is None or parent.is_sampled)
 
     def _deliver(self, trail: Trail) -> None:
         if self._log is not None:

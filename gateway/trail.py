@@ -37,14 +37,16 @@ class Step(NamedTuple):
     after_tokens: int = 0
     """That were there before it: more than none for one that goes on with a broken answer."""
     first_token_at: float = 0.0
-    span_id: str = ""
+    span_id: int = 0
+    """Under which a replica goes on with the trace; 0 where none does."""
 
 
 class Trail:
     """What one request left behind. Use as a context manager: it is handed on when the request has ended."""
 
     __slots__ = (
-        "_deliver", "_rng", "ended_at", "outcome", "parent", "reason", "request", "root", "steps", "tier", "ttft_s",
+        "_deliver", "_rng", "ended_at", "is_stream", "kind", "model", "outcome", "parent", "priority", "reason", "received_at",
+        "request_id", "root", "session", "steps", "tenant", "tier", "ttft_s",
     )  # fmt: skip
 
     def __init__(
@@ -55,13 +57,16 @@ class Trail:
         parent: TraceContext | None,
         root: TraceContext | None,
     ) -> None:
-        self.request, self._deliver, self._rng = request, deliver, rng
-        self.parent, self.root = parent, root
+        self._deliver, self._rng, self.parent, self.root = deliver, rng, parent, root
+        # Not the request itself: many trails may wait to be written, and a prompt may be large.
+        self.kind, self.is_stream, self.model = request.kind, request.stream, request.model
+        self.request_id, self.session = request.request_id, request.session
+        self.priority, self.tenant = request.priority, request.tenant
+        self.received_at = request.received_at
         self.steps: list[Step] = []
         self.outcome: Outcome = "failed"
         self.tier = self.reason = ""
-        self.ttft_s = 0.0
-        self.ended_at = 0.0
+        self.ttft_s = self.ended_at = 0.0
 
     def __enter__(self) -> "Trail":
         return self
@@ -85,7 +90,7 @@ class Trail:
     @property
     def trace_id(self) -> str:
         known = self.root or self.parent
-        return known.trace_id if known is not None else ""
+        return f"{known.trace_id:032x}" if known is not None else ""
 
     @property
     def attempts(self) -> list[Step]:
@@ -103,15 +108,15 @@ class Trail:
         """What the client is told of a trace that began here."""
         return self.root.header() if self.root is not None and self.parent is None else ""
 
-    def for_replica(self) -> str:
-        """The header under which a replica goes on with the trace, for one attempt; empty to pass the client's own on."""
+    def for_replica(self) -> TraceContext | None:
+        """The span of one attempt, with which its replica goes on; None to pass the client's own on."""
         if self.root is None or not self.root.is_sampled:
-            return ""
-        return f"00-{self.root.trace_id}-{self._rng.getrandbits(64) | 1:016x}-01"
+            return None
+        return TraceContext(self.root.trace_id, self._rng.getrandbits(64) | 1, True)
 
     def admitted(self, request: Request, began_at: float) -> None:
         """The caller is known; `request` is what it may ask for."""
-        self.request = request
+        self.priority, self.tenant = request.priority, request.tenant
         self.steps.append(Step("auth", began_at, perf_counter()))
 
     def passed(self, name: str, began_at: float) -> None:
@@ -150,8 +155,8 @@ class _NoTrail(Trail):
 
     traceparent = ""
 
-    def for_replica(self) -> str:
-        return ""
+    def for_replica(self) -> TraceContext | None:
+        return None
 
     def admitted(self, request: Request, began_at: float) -> None:
         pass

@@ -77,7 +77,7 @@ _HEAD = (
 )
 
 
-def _request(url: str, tokens: int, *, stream: bool) -> bytes:
+def request_of(url: str, tokens: int, *, stream: bool) -> bytes:
     body = {"model": MODEL, "messages": _QUESTION, "max_tokens": tokens, "ignore_eos": True, "stream": stream}
     return post(url, "/v1/chat/completions", orjson.dumps(body))
 
@@ -108,7 +108,7 @@ async def _exchange(connection: ClientConnection, request: bytes, count: ChunkCo
 async def one_at_a_time(url: str, requests: int) -> list[float]:
     """Latencies in milliseconds, sorted."""
     connection = await connect(url)
-    request = _request(url, 1, stream=False)
+    request = request_of(url, 1, stream=False)
     count = ChunkCount()
     latencies: list[float] = []
     for _ in range(requests):
@@ -155,9 +155,9 @@ async def measure(target: Target, requests: int, duration_s: float) -> Sample:
     url = target.fast.url
     latencies = await one_at_a_time(url, requests)
     before = target.cpu_s(target.fast)
-    answered, _, took_s = await many_at_once(url, _request(url, 1, stream=False), CLIENTS, duration_s)
+    answered, _, took_s = await many_at_once(url, request_of(url, 1, stream=False), CLIENTS, duration_s)
     between = target.cpu_s(target.fast)
-    stream = _request(url, STREAM_TOKENS, stream=True)
+    stream = request_of(url, STREAM_TOKENS, stream=True)
     streams, chunks, streamed_s = await many_at_once(url, stream, CLIENTS, duration_s)
     per_request_s = (between - before) / answered
     flood_s = target.cpu_s(target.fast) - between - streams * per_request_s
@@ -175,7 +175,7 @@ async def measure(target: Target, requests: int, duration_s: float) -> Sample:
 async def paced_chunk_us(target: Target, duration_s: float, per_request_s: float) -> float:
     """CPU microseconds per chunk when each comes alone, as a model's tokens do, and not many in one read."""
     before = target.cpu_s(target.paced)
-    request = _request(target.paced.url, int(duration_s / PACED_TOKEN_S), stream=True)
+    request = request_of(target.paced.url, int(duration_s / PACED_TOKEN_S), stream=True)
     streams, chunks, _ = await many_at_once(target.paced.url, request, PACED_CLIENTS, 0.0)
     return (target.cpu_s(target.paced) - before - streams * per_request_s) / chunks * 1e6
 

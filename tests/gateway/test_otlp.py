@@ -10,8 +10,8 @@ from gateway.request import Request
 from gateway.trace_context import TraceContext
 from gateway.trail import Outcome, Step, Trail
 
-TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-FIRST, SECOND = "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"
+TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
+FIRST, SECOND, CALLER = 0xAAAAAAAAAAAAAAAA, 0xBBBBBBBBBBBBBBBB, 0xCCCCCCCCCCCCCCCC
 RESUMED = [
     Step("decide", 100.0, 100.1, "primary"),
     Step("queue", 100.1, 100.5, "primary"),
@@ -23,10 +23,14 @@ RESUMED = [
 
 def trail(steps: list[Step], outcome: Outcome, parent: bool = False, **asked: str) -> Trail:
     request = Request("chat", {}, "chat", "the-id", 10, received_at=99.9, **asked)  # type: ignore[arg-type]
-    above = TraceContext(TRACE, "cccccccccccccccc", True) if parent else None
+    above = TraceContext(TRACE, CALLER, True) if parent else None
     made = Trail(request, lambda _: None, Random(1), above, TraceContext(TRACE, SPAN, True))
     made.steps, made.outcome, made.tier, made.ended_at = steps, outcome, "primary", 105.2
     return made
+
+
+def number(span_id: bytes) -> int:
+    return int.from_bytes(span_id, "big")
 
 
 def sent(made: Trail) -> list[Span]:
@@ -49,15 +53,15 @@ def test_a_stream_that_broke_and_went_on() -> None:
     assert [s.name for s in spans] == [
         "gateway", "decide", "queue", "attempt", "prefill", "decode", "decide", "attempt", "prefill", "decode", "settle",
     ]  # fmt: skip
-    assert {s.trace_id.hex() for s in spans} == {TRACE}
+    assert {s.trace_id.hex() for s in spans} == {f"{TRACE:032x}"}
     assert len({s.span_id for s in spans}) == len(spans)
     root, first, second = spans[0], spans[3], spans[7]
-    assert (root.span_id.hex(), root.parent_span_id, root.kind) == (SPAN, b"", Span.SPAN_KIND_SERVER)
+    assert (number(root.span_id), root.parent_span_id, root.kind) == (SPAN, b"", Span.SPAN_KIND_SERVER)
     assert {s.parent_span_id for s in spans if s.name in ("decide", "queue", "attempt", "settle")} == {
         root.span_id
     }
-    assert (first.span_id.hex(), second.span_id.hex()) == (FIRST, SECOND)
-    assert [s.parent_span_id.hex() for s in spans if s.name == "decode"] == [FIRST, SECOND]
+    assert (number(first.span_id), number(second.span_id)) == (FIRST, SECOND)
+    assert [number(s.parent_span_id) for s in spans if s.name == "decode"] == [FIRST, SECOND]
     assert first.kind == Span.SPAN_KIND_CLIENT
     assert (first.status.code, first.status.message, second.status.code) == (2, "cut", 0)
     assert attributes(second) == {
@@ -77,7 +81,7 @@ def test_a_stream_that_broke_and_went_on() -> None:
 
 
 def test_a_caller_that_traces_is_the_parent() -> None:
-    assert sent(trail(RESUMED, "served", parent=True))[0].parent_span_id.hex() == "cccccccccccccccc"
+    assert sent(trail(RESUMED, "served", parent=True))[0].parent_span_id == CALLER.to_bytes(8, "big")
 
 
 def test_a_refusal_is_an_error_and_says_why() -> None:

@@ -8,12 +8,12 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 @pytest.mark.parametrize(
     ("header", "context"),
     [
-        (f"00-{TRACE}-{SPAN}-01", TraceContext(TRACE, SPAN, True)),
-        (f"00-{TRACE}-{SPAN}-00", TraceContext(TRACE, SPAN, False)),
-        (f"00-{TRACE}-{SPAN}-03", TraceContext(TRACE, SPAN, True)),
-        (f" 00-{TRACE}-{SPAN}-01 ", TraceContext(TRACE, SPAN, True)),
+        (f"00-{TRACE}-{SPAN}-01", TraceContext(int(TRACE, 16), int(SPAN, 16), True)),
+        (f"00-{TRACE}-{SPAN}-00", TraceContext(int(TRACE, 16), int(SPAN, 16), False)),
+        (f"00-{TRACE}-{SPAN}-03", TraceContext(int(TRACE, 16), int(SPAN, 16), True)),
+        (f" 00-{TRACE}-{SPAN}-01 ", TraceContext(int(TRACE, 16), int(SPAN, 16), True)),
         # A later version may say more.
-        (f"01-{TRACE}-{SPAN}-01-what-the-future-brings", TraceContext(TRACE, SPAN, True)),
+        (f"01-{TRACE}-{SPAN}-01-what-the-future-brings", TraceContext(int(TRACE, 16), int(SPAN, 16), True)),
         (f"00-{TRACE}-{SPAN}-01-more", None),
         (f"ff-{TRACE}-{SPAN}-01", None),
         (f"00-{TRACE.upper()}-{SPAN}-01", None),
@@ -29,5 +29,5 @@ def test_what_a_caller_sends(header: str, context: TraceContext | None) -> None:
 
 
 def test_what_is_sent_is_read_as_it_was() -> None:
-    context = TraceContext(TRACE, SPAN, True)
+    context = TraceContext(int(TRACE, 16), int(SPAN, 16), True)
     assert read_traceparent(context.header()) == context
