@@ -68,7 +68,7 @@ async def run(rounds: int, seconds: float) -> list[str]:
 
 
 def _config(engine: EngineProcess, collector: str, ratio: float | None) -> str:
-    config = graceway_config(Plan(slots=SLOTS), [engine], None)
+    config = graceway_config(Plan(slots=SLOTS, slo="{ttft_s: 60.0, itl_s: 60.0}"), [engine], None)
     return config if ratio is None else f'{config}\ntracing: {{url: "{collector}", ratio: {ratio}}}\n'
 
 
