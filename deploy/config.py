@@ -21,6 +21,7 @@ from gateway.specs import (
     HealthSpec,
     KeySpec,
     LadderSpec,
+    LimitsSpec,
     LogSpec,
     ModelSpec,
     RetrySpec,
@@ -113,6 +114,7 @@ class Config(Spec):
     retry: RetrySpec = RetrySpec()
     routing: RoutingSpec = RoutingSpec()
     ladder: LadderSpec = LadderSpec()
+    limits: LimitsSpec = LimitsSpec()
     max_body_bytes: Annotated[int, Field(ge=1024)] = GatewaySpec.model_fields["max_body_bytes"].default
     request_timeout_s: Seconds = GatewaySpec.model_fields["request_timeout_s"].default
     admin_key: str | None = Field(default=None, repr=False)

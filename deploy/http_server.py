@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -21,7 +22,6 @@ log = logging.getLogger("graceway.deploy")
 BACKLOG = 4096
 DRAIN_S = 30.0
 """How long requests in flight may take to finish once the process is told to end."""
-KEEP_ALIVE_S = 75
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -104,6 +104,7 @@ async def run_gateway(
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _begin_drain, gateway, server, beside)
     loop.add_signal_handler(signal.SIGHUP, reloading.begin)
+    raise_file_limit()
     await gateway.start()
     calm_collector()
     try:
@@ -114,6 +115,12 @@ async def run_gateway(
             await beside.drained()
     finally:
         await gateway.stop()
+
+
+def raise_file_limit() -> None:
+    """Each connection takes a file descriptor; many systems give a process 1,024 of those that it may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def calm_collector() -> None:
@@ -130,12 +137,12 @@ def _uvicorn_config(gateway: Gateway) -> uvicorn.Config:
         proxy_headers=False,
         loop="none",
         http=HotHttpProtocol,
+        ws="none",
         lifespan="off",
         access_log=False,
         log_config=None,
         server_header=False,
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(DRAIN_S),
     )
 

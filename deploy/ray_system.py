@@ -20,13 +20,14 @@ from ray.serve.schema import LoggingConfig
 
 from deploy import handover
 from deploy.config import Config, load_config
-from deploy.http_server import KEEP_ALIVE_S
 from deploy.serve_app import APPLICATION, application
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """No data goes through Ray's object store, so it gets about the least that Ray accepts."""
 
 _LOOK_S = 1.0
+_KEEP_ALIVE_S = 75
+"""Of HAProxy's connections to a gateway."""
 _END_S = 30.0
 
 
@@ -70,7 +71,7 @@ def _connect(address: str | None, home: Path) -> None:
 
 def _start_serve(config: Config) -> None:
     serve.start(
-        http_options={"host": "127.0.0.1", "port": config.server.port, "keep_alive_timeout_s": KEEP_ALIVE_S},
+        http_options={"host": "127.0.0.1", "port": config.server.port, "keep_alive_timeout_s": _KEEP_ALIVE_S},
         logging_config=LoggingConfig(enable_access_log=False, log_level="WARNING"),
     )
 

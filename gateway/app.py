@@ -239,7 +239,9 @@ class Gateway:
         """Reads the config anew for `POST /admin/reload`; raises ValueError with what is wrong."""
         for name in spec.models:
             self._add(name)
-        self.asgi: Asgi = HttpApi(self, build_surface(self), lambda: self.spec.max_body_bytes)
+        self.asgi: Asgi = HttpApi(
+            self, build_surface(self), lambda: self.spec.max_body_bytes, lambda: self.spec.limits
+        )
 
     def _add(self, name: str) -> _Served:
         served = _Served(name, self.spec, self._store, self._rng, self.telemetry, TierShares(), self.events)
@@ -389,6 +391,8 @@ class Gateway:
             # Not for a client that left: what it had generated is not known here, so its estimate stands.
             self.callers.settle(request, 0)
             raise
+        finally:
+            self.callers.end(request)
         self.callers.settle(request, used_tokens)
 
     # what it shows

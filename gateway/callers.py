@@ -1,5 +1,6 @@
 """Who calls: API keys, what each may ask for, and how much. Without keys configured anybody may, for anything."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -36,6 +37,8 @@ class Callers:
             self._quotas[key.tenant_name] = (
                 old if old is not None and old.limits == limits else Quota(*limits, sharers)
             )
+        self._at_once = {key.tenant_name: key.max_at_once for key in keys if key.max_at_once is not None}
+        self._running: Counter[str] = before._running if before is not None else Counter()
 
     @property
     def are_needed(self) -> bool:
@@ -71,14 +74,26 @@ class Callers:
         )
 
     def reserve(self, request: Request, now: float) -> Shed | None:
-        """Takes the request out of its tenant's quota, by estimate; a refusal when there is not enough left."""
-        quota = self._quotas.get(request.tenant)
-        if quota is None:
-            return None
-        wait_s = quota.reserve(_estimate(request), now)
-        if wait_s is None:
-            return None
-        return Shed("rate_limited", wait_s, f"the quota of `{request.tenant}` is spent")
+        """Counts the request as running until `end`, and takes it out of its tenant's quota, by estimate.
+
+        A refusal when its tenant has too many under way, or not enough left.
+        """
+        tenant = request.tenant
+        most = self._at_once.get(tenant)
+        if most is not None and self._running[tenant] >= most:
+            return Shed("rate_limited", 1.0, f"`{tenant}` has as many requests under way as it may: {most}")
+        quota = self._quotas.get(tenant)
+        wait_s = quota.reserve(_estimate(request), now) if quota is not None else None
+        if wait_s is not None:
+            return Shed("rate_limited", wait_s, f"the quota of `{tenant}` is spent")
+        self._running[tenant] += 1
+        return None
+
+    def end(self, request: Request) -> None:
+        """The request is over, however it ended."""
+        self._running[request.tenant] -= 1
+        if not self._running[request.tenant]:
+            del self._running[request.tenant]
 
     def settle(self, request: Request, used_tokens: int) -> None:
         """Corrects the estimate by what was used."""

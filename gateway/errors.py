@@ -3,9 +3,10 @@
 The only place that knows codes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import orjson
 
@@ -18,6 +19,7 @@ class ClientError(Exception):
     status = 400
     type = "invalid_request_error"
     code: str | None = None
+    headers: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -72,6 +74,45 @@ class TooLarge(ClientError):  # noqa: N818
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(f"The request body is larger than {limit_bytes} bytes.")
+
+
+class UrlTooLong(ClientError):  # noqa: N818
+    """414: the target of the request is longer than any that is there."""
+
+    status = 414
+
+    def __init__(self) -> None:
+        super().__init__("The URL is too long.")
+
+
+class HeadTooLarge(ClientError):  # noqa: N818
+    """431: more headers, or larger ones, than the gateway reads."""
+
+    status = 431
+
+    def __init__(self) -> None:
+        super().__init__("The headers are too large, or too many.")
+
+
+class TimedOut(ClientError):  # noqa: N818
+    """408: the request did not become whole in time."""
+
+    status = 408
+
+    def __init__(self) -> None:
+        super().__init__("The request did not arrive in time.")
+
+
+class NoRoom(ClientError):  # noqa: N818
+    """429: as many connections are in use as there may be."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "queue_full"
+    headers: ClassVar[Mapping[str, str]] = {"x-shed-reason": "queue_full", "retry-after": "1"}
+
+    def __init__(self) -> None:
+        super().__init__("Too many connections are in use. Please try again shortly.")
 
 
 def error_json(

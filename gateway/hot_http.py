@@ -2,20 +2,20 @@
 
 ASGI costs a scope, an event, a second task that watches for the client to leave, and two dictionaries a chunk. Here a
 request is parsed when its last byte is in, runs as one task, writes to the transport itself, and is cancelled by the
-connection's end. Sizes, keep-alive, pipelining and draining stay uvicorn's.
+connection's end. Pipelining and draining stay uvicorn's.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable
-from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import ClientError, error_json, shed_headers, shed_json, shed_status
+from gateway.guarded_http import STATUS_LINES, GuardedHttpProtocol
 from gateway.http import EVENT_STREAM, JSON, KINDS, Header, HttpApi, disclosed
+from gateway.http_client import clean_header
 from gateway.policy.decision import Shed
 from gateway.reply import Served
 from gateway.request import Kind, parse_request
@@ -23,22 +23,20 @@ from gateway.sse import frame
 
 log = logging.getLogger("graceway.http")
 
-STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 LAST_CHUNK = b"0\r\n\r\n"
 CHUNKED: Header = (b"transfer-encoding", b"chunked")
 
 
-class HotHttpProtocol(HttpToolsProtocol):
+class HotHttpProtocol(GuardedHttpProtocol):
     """One client connection."""
 
-    def on_headers_complete(self) -> None:
+    def begin(self) -> None:
         kind = KINDS.get(self.url.decode("latin-1")) if self.parser.get_method() == b"POST" else None
-        api = self.config.app
         is_free = self.cycle is None or self.cycle.response_complete
-        if kind is None or not is_free or not isinstance(api, HttpApi) or not self._is_plain(api):
-            super().on_headers_complete()
+        if kind is None or not is_free or not self._is_plain(self._api):
+            super().begin()
         else:
-            self.cycle = HotCycle(self, api, kind)  # type: ignore[assignment]
+            self.cycle = HotCycle(self, self._api, kind)  # type: ignore[assignment]
 
     def _is_plain(self, api: HttpApi) -> bool:
         """Whether the whole body is announced, small enough, and sent without being asked for."""
@@ -75,7 +73,10 @@ class HotCycle:
         if self.disconnected:
             if self._task is not None:
                 self._task.cancel("the client has gone")
-        elif not self.more_body and self._task is None:
+        elif self.more_body:
+            # uvicorn stops reading at 64 KiB, until somebody takes them; here the whole body is waited for.
+            self.flow.resume_reading()
+        elif self._task is None:
             tasks = self._protocol.tasks
             self._task = self._protocol.loop.create_task(self._run())
             tasks.add(self._task)
@@ -86,8 +87,8 @@ class HotCycle:
         try:
             await self._api.gateway.answer(parse_request(self._kind, bytes(self.body), self.headers), reply)
         except ClientError as error:
-            request_id = self.headers.get("x-request-id", "")
-            headers: list[Header] = [(b"x-request-id", request_id.encode("latin-1"))] if request_id else []
+            request_id = clean_header(self.headers.get("x-request-id", ""))
+            headers: list[Header] = [(b"x-request-id", request_id.encode())] if request_id else []
             reply.write_whole(error.status, headers, error.to_json())
         except asyncio.CancelledError:
             if not self.disconnected:

@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from gateway.connections import Connections
 from gateway.errors import ClientError, TooLarge, shed_headers, shed_json, shed_status
+from gateway.http_client import clean_header
 from gateway.policy.decision import Shed
 from gateway.reply import Reply, Served
 from gateway.request import PATHS, Kind, Request, parse_request
+from gateway.specs import LimitsSpec
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -44,8 +47,16 @@ class Answers(Protocol):
 class HttpApi:
     """The ASGI application of one gateway."""
 
-    def __init__(self, gateway: Answers, surface: Asgi, max_body_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        gateway: Answers,
+        surface: Asgi,
+        max_body_bytes: Callable[[], int],
+        limits: Callable[[], LimitsSpec] = LimitsSpec,
+    ) -> None:
         self.gateway, self._surface, self.max_body_bytes = gateway, surface, max_body_bytes
+        self.limits = limits
+        self.connections = Connections(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = KINDS.get(scope.get("path", "")) if scope["type"] == "http" else None
@@ -59,7 +70,7 @@ class HttpApi:
         except ClientError as error:
             if isinstance(error, TooLarge) and "expect" not in headers:
                 await discard_rest(receive)
-            await reply.error(error, headers.get("x-request-id", ""))
+            await reply.error(error, clean_header(headers.get("x-request-id", "")))
         except ClientGone:
             return None
 

@@ -196,6 +196,25 @@ class RoutingSpec(Spec):
     """The gateway's own zone; replicas there are preferred."""
 
 
+class LimitsSpec(Spec):
+    """What a client connection may take: of each process, and past Ray Serve only, whose HAProxy has its own."""
+
+    max_connections: Annotated[int, Field(ge=1)] = 16384
+    """Beyond it the one that has been unused for longest is closed; when all are in use, the newest is refused."""
+    max_connections_per_address: Annotated[int, Field(ge=1)] | None = None
+    head_timeout_s: Seconds = 10.0
+    """From a request's first byte to the end of its headers."""
+    body_timeout_s: Seconds = 60.0
+    """From the end of its headers to that of its body."""
+    keep_alive_s: Seconds = 75.0
+    """How long a connection may wait for its first or next request."""
+    write_timeout_s: Seconds = 30.0
+    """How long a client may leave what was sent to it unread: then its stream ends, and its slot is free."""
+    max_head_bytes: Annotated[int, Field(ge=1024)] = 65536
+    max_headers: Annotated[int, Field(ge=8)] = 128
+    max_url_bytes: Annotated[int, Field(ge=64)] = 8192
+
+
 class KeySpec(Spec):
     """A caller's API key, by its SHA-256 in hex: the key itself stands nowhere. `printf %s KEY | sha256sum` prints it."""
 
@@ -212,6 +231,8 @@ class KeySpec(Spec):
     requests_per_minute: Annotated[int, Field(ge=1)] | None = None
     tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
     """Prompt and answer together. Both limits hold for all gateways of one state store."""
+    max_at_once: Annotated[int, Field(ge=1)] | None = None
+    """Requests of its tenant under way at the same time, in one gateway process."""
 
     @property
     def tenant_name(self) -> str:
@@ -258,6 +279,7 @@ class GatewaySpec(Spec):
     retry: RetrySpec = RetrySpec()
     routing: RoutingSpec = RoutingSpec()
     ladder: LadderSpec = LadderSpec()
+    limits: LimitsSpec = LimitsSpec()
     max_body_bytes: Annotated[int, Field(ge=1024)] = 8 * 1024 * 1024
     request_timeout_s: Seconds = 600.0
     """The deadline of a caller that names none."""
