@@ -135,6 +135,33 @@ def top(
         raise typer.Exit(EXIT_UNREACHABLE) from None
 
 
+@app.command()
+def report(
+    url: Annotated[str, typer.Option(help="The gateway's address.")] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, typer.Option(help="One model's incidents; all without.")] = None,
+    hours: Annotated[float, typer.Option(min=0.01, max=6, help="How far back.")] = 6.0,
+    every: Annotated[bool, typer.Option("--all", help="All incidents, not only the latest.")] = False,
+    folder: Annotated[Path, typer.Option("--out", help="Where the files go.")] = Path("build/incidents"),
+    key: Annotated[
+        str | None, typer.Option(envvar="GRACEWAY_ADMIN_KEY", help="If the gateway wants one.")
+    ] = None,
+) -> None:
+    """Write what happened in an incident: timeline, shares, what was given up, what to change."""
+    from deploy.report import report as write_reports
+    from deploy.status_view import StatusUnavailable
+
+    try:
+        written = write_reports(url, folder, model, hours * 3600, not every, key)
+    except StatusUnavailable as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(EXIT_UNREACHABLE) from None
+    for one in written:
+        typer.echo(one.markdown.read_text(encoding="utf-8"))
+        typer.echo(f"written: {one.markdown} and {one.html}", err=True)
+    if not written:
+        typer.echo(f"no incident in the last {hours:g} hours", err=True)
+
+
 def _allowed_host(config: "Config", host: str) -> str:
     allowed = config.allowed_host(host)
     if allowed != host:

@@ -16,11 +16,13 @@ class StatusUnavailable(Exception):  # noqa: N818 - a condition, said to the ope
     """No gateway answers there, or what answers is none."""
 
 
-def fetch_status(url: str) -> dict[str, Any]:
+def fetch_status(url: str, key: str | None = None) -> dict[str, Any]:
     """The gateway's `/status`. Raises StatusUnavailable with what to do about it."""
-    address = url.rstrip("/") + "/status"
+    request = urllib.request.Request(url.rstrip("/") + "/status")
+    if key:
+        request.add_header("authorization", f"Bearer {key}")
     try:
-        with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             report = json.load(answer)
     except ValueError as error:
         raise StatusUnavailable(f"{url} is no gateway's address, or answers no status ({error})") from error

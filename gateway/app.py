@@ -17,6 +17,7 @@ from fallback_models.answer import Answerer
 from fallback_models.cache import AnswerCache
 from fallback_models.canned import CannedText
 from fallback_models.near import NearQuestions
+from gateway.archive import Archive, Watched
 from gateway.attempt import Attempts
 from gateway.callers import Callers
 from gateway.chronicle import Chronicle, Look
@@ -50,7 +51,7 @@ from gateway.request import Request
 from gateway.sessions import Sessions
 from gateway.shares import TierShares
 from gateway.specs import GatewaySpec, LogSpec, ModelSpec, TierSpec, TracingSpec
-from gateway.status import gauges, look, model_standing, model_status
+from gateway.status import gauges, ladder_of, look, model_standing, model_status
 from gateway.surface import build_surface
 from gateway.telemetry import Sample, Telemetry
 from gateway.tier import Tier
@@ -234,6 +235,8 @@ class Gateway:
         self._started_at = time()
         self.events = EventLog(_log_event)
         self._loop_lag = LoopLag(self.telemetry.loop_lag_s.of().add)
+        self._id = f"{socket.gethostname()}:{os.getpid()}"
+        self._archive = Archive(f"{self._id}:{self._started_at:.0f}", store, self.events, self._watched)
         self._chronicle = Chronicle(self.events, self._looks, self._is_store_available)
         self.read_spec: Callable[[], Awaitable[GatewaySpec]] | None = None
         """Reads the config anew for `POST /admin/reload`; raises ValueError with what is wrong."""
@@ -253,6 +256,7 @@ class Gateway:
         self._trace()
         await asyncio.gather(*(m.start() for m in self._models.values()))
         await self._quotas.start()
+        await self._archive.start()
         self._chronicle.start()
         self._loop_lag.start()
 
@@ -263,6 +267,7 @@ class Gateway:
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
         await self._quotas.stop()
+        await self._archive.stop()
         for model in self._models.values():
             await self._end(model)
         await self._store.close()
@@ -418,7 +423,7 @@ class Gateway:
         models = {name: self._model_status(m, now) for name, m in self._models.items()}
         return {
             "now": time(),
-            "gateway": {"id": f"{socket.gethostname()}:{os.getpid()}", "started_at": self._started_at},
+            "gateway": {"id": self._id, "started_at": self._started_at},
             "ready": not self._is_draining and all(m["ready"] for m in models.values()),
             "draining": self._is_draining,
             "models": models,
@@ -442,6 +447,18 @@ class Gateway:
     def _looks(self) -> dict[str, Look]:
         now = asyncio.get_running_loop().time()
         return {name: look(m.fleet, m.shares, now) for name, m in self._models.items()}
+
+    def _watched(self) -> dict[str, Watched]:
+        return {
+            name: Watched(m.shares, {t.name: t.share for t in m.fleet.tiers.values() if t.share < 1.0})
+            for name, m in self._models.items()
+        }
+
+    async def chronicle(self) -> Json:
+        """What happened in the last hours, on every gateway of the store, and what the ladders are."""
+        models = {name: ladder_of(m.fleet) for name, m in self._models.items()}
+        now = time()
+        return {"now": now, "models": models, "pages": await self._archive.pages(now)}
 
     def _is_store_available(self) -> bool:
         return bool(self._store_status()["available"])

@@ -1,7 +1,7 @@
 """What happened lately, in words: a bounded log in memory, for the page and the terminal, that needs no store."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,16 +34,30 @@ class EventLog:
 
     def add(self, kind: Kind, text: str, at: float) -> None:
         """Enters an event; one that was just entered is counted up."""
+        if not self._is_repeated(text, at):
+            fresh = Event(at, kind, text, at)
+            self._events.append(fresh)
+            if self._tell is not None:
+                self._tell(fresh)
+
+    def recall(self, events: Iterable[Event]) -> None:
+        """Takes over what others told earlier, oldest first: it is shown, and not told again."""
+        since = list(self._events)
+        self._events.clear()
+        for event in events:
+            if not self._is_repeated(event.text, event.at):
+                self._events.append(event)
+        self._events.extend(since)
+
+    def _is_repeated(self, text: str, at: float) -> bool:
+        """Whether the same has just been entered; then that is counted up."""
         for event in reversed(self._events):
             if at - event.last_at > SAME_WITHIN_S:
                 break
             if event.text == text:
-                event.count, event.last_at = event.count + 1, at
-                return
-        fresh = Event(at, kind, text, at)
-        self._events.append(fresh)
-        if self._tell is not None:
-            self._tell(fresh)
+                event.count, event.last_at = event.count + 1, max(at, event.last_at)
+                return True
+        return False
 
     def newest(self, count: int = KEPT) -> list[Event]:
         """Newest first."""

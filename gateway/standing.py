@@ -101,8 +101,12 @@ def _why(best: Rung, recent: Recent) -> str:
     if not recent.reasons:
         return f"{best.name} did not answer"
     reason = max(recent.reasons, key=lambda r: recent.reasons[r])
-    said = _WHY.get(reason, "replicas of {tier} failed")
-    return f"{said.format(tier=best.name)} ({reason})"
+    return f"{why(reason, best.name)} ({reason})"
+
+
+def why(reason: str, tier: str) -> str:
+    """Why a tier did not answer, in words."""
+    return _WHY.get(reason, "replicas of {tier} failed").format(tier=tier)
 
 
 def _outage(rung: Rung) -> str:

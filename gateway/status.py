@@ -34,6 +34,22 @@ def model_status(fleet: Fleet, shares: TierShares, exercised: Exercised, now: fl
     }
 
 
+def ladder_of(fleet: Fleet) -> list[Json]:
+    """What each tier is and gives up, best first."""
+    return [
+        {
+            "name": t.name,
+            "backend": t.spec.backend,
+            "quality": t.spec.quality,
+            "replicas": len(t.replicas),
+            "slots": t.spec.slots,
+            "gives_up": t.spec.gives_up.model_dump(exclude_defaults=True),
+            "max_age_s": t.spec.max_age_s if t.spec.backend == "cache" else None,
+        }
+        for t in fleet.tiers.values()
+    ]
+
+
 def _hour(fleet: Fleet, shares: TierShares, now: float) -> Json:
     """The last hour by the minute, oldest first: answers of each tier that is or was there, and refusals by reason."""
     minutes = shares.hour(now)

@@ -30,6 +30,7 @@ class Describes(Protocol):
     def is_ready(self) -> bool: ...
     def models(self) -> Json: ...
     def status(self) -> Json: ...
+    async def chronicle(self) -> Json: ...
     def metrics(self) -> bytes: ...
     async def reload_from_file(self) -> str | None:
         """Re-reads the config; what is wrong with it, or None."""
@@ -77,6 +78,10 @@ def build_surface(gateway: Describes) -> FastAPI:
     @app.get("/status")
     async def status() -> Json:
         return gateway.status()
+
+    @app.get("/chronicle")
+    async def chronicle() -> Json:
+        return await gateway.chronicle()
 
     _add_page(app, gateway)
     _add_admin(app, gateway)

@@ -1,0 +1,80 @@
+"""`graceway report`: fetches the chronicle from a running gateway, and writes what happened."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from deploy.document import as_html, as_markdown
+from deploy.incident import Incident, events_of, incidents, moments_of, tiers_of
+from deploy.incident_report import report_on, title_of
+from deploy.status_view import TIMEOUT_S, StatusUnavailable, fetch_status
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One incident's report, in both forms."""
+
+    title: str
+    markdown: Path
+    html: Path
+
+
+def fetch_chronicle(url: str, key: str | None = None) -> Json:
+    """The gateway's `/chronicle`. Raises StatusUnavailable with what to do about it."""
+    request = urllib.request.Request(url.rstrip("/") + "/chronicle")
+    if key:
+        request.add_header("authorization", f"Bearer {key}")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            told: Json = json.load(answer)
+    except (ValueError, urllib.error.URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        raise StatusUnavailable(f"{url} tells no chronicle ({reason}). Name a gateway with --url") from error
+    return told
+
+
+def incidents_in(chronicle: Json, model: str | None, since_s: float) -> list[Incident]:
+    """All incidents that went on within the last `since_s` seconds, oldest first."""
+    now, events = float(chronicle["now"]), events_of(chronicle["pages"])
+    found = [
+        incident
+        for name, ladder in chronicle["models"].items()
+        if model in (None, name)
+        for incident in incidents(name, tiers_of(ladder), moments_of(name, chronicle["pages"]), events, now)
+        if incident.ends_at >= now - since_s
+    ]
+    return sorted(found, key=lambda incident: incident.begins_at)
+
+
+def unproven_in(status: Json, model: str) -> list[str]:
+    return [t["name"] for t in status["models"].get(model, {}).get("tiers", ()) if t.get("proven") is False]
+
+
+def write(incident: Incident, unproven: Sequence[str], folder: Path) -> Written:
+    folder.mkdir(parents=True, exist_ok=True)
+    at = datetime.fromtimestamp(incident.begins_at)
+    stem = f"{''.join(c if c.isalnum() else '-' for c in incident.model)}-{at:%Y%m%d-%H%M%S}"
+    blocks, title = report_on(incident, unproven), title_of(incident)
+    written = Written(title, folder / f"{stem}.md", folder / f"{stem}.html")
+    written.markdown.write_text(as_markdown(blocks), encoding="utf-8")
+    written.html.write_text(as_html(title, blocks), encoding="utf-8")
+    return written
+
+
+def report(
+    url: str, folder: Path, model: str | None, since_s: float, latest_only: bool, key: str | None = None
+) -> list[Written]:
+    """Writes the reports; those that were written. Raises StatusUnavailable."""
+    chronicle = fetch_chronicle(url, key)
+    found = incidents_in(chronicle, model, since_s)
+    status = fetch_status(url, key) if found else {}
+    return [
+        write(one, unproven_in(status, one.model), folder) for one in (found[-1:] if latest_only else found)
+    ]
