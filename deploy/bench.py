@@ -1,5 +1,6 @@
 """`graceway bench …`: the sub-commands. Each imports what it measures when it runs."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -78,3 +79,48 @@ def shed() -> None:
         typer.echo(line)
     if not holds:
         raise typer.Exit(EXIT_CLAIM_FAILED)
+
+
+@app.command()
+def quality(
+    config: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="The YAML config.")],
+    url: Annotated[
+        str, typer.Option(help="A running gateway, which knows the replicas that Graceway started.")
+    ] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, typer.Option(help="One model; all without.")] = None,
+    items: Annotated[int, typer.Option(min=1, help="At most so many questions of each kind.")] = 100,
+    timeout_s: Annotated[float, typer.Option(min=1.0, help="For each request.")] = 300.0,
+    write: Annotated[bool, typer.Option("--write", help="Put the figures into the file.")] = False,
+) -> None:
+    """Measure what each tier's answers are worth, on running replicas, with the prompt set that ships."""
+    import asyncio
+    from datetime import date
+
+    from deploy import bench_quality
+    from deploy.config import ConfigError, load_config
+    from deploy.config_edit import NoSuchTier
+    from deploy.status_view import StatusUnavailable, fetch_status
+    from fallback_models.quality.interview import InterviewFailed
+    from fallback_models.quality.prompts import load_prompts
+
+    try:
+        loaded = load_config(config)
+        chosen = {n: m for n, m in loaded.models.items() if model in (None, n)}
+        if not chosen:
+            raise InterviewFailed(f"no model {model}; there is {', '.join(loaded.models)}")
+        needed = any(bench_quality.needs_gateway(ladder) for ladder in chosen.values())
+        status = fetch_status(url) if needed else None
+        for name, ladder in chosen.items():
+            prompts = load_prompts().first(items)
+            measured = asyncio.run(bench_quality.measure(name, ladder, prompts, status, timeout_s))
+            typer.echo(f"{name}: {len(prompts.open)} open and {len(prompts.exact)} exact questions")
+            for one in measured:
+                typer.echo(f"  {one.line()}")
+            if write:
+                bench_quality.write(config, name, measured, date.today())
+                typer.echo(f"written to {config}")
+            else:
+                typer.echo(bench_quality.fragment(name, measured, date.today()))
+    except (ConfigError, NoSuchTier, InterviewFailed, StatusUnavailable) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(EXIT_WRONG_OPTION) from None

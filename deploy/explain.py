@@ -40,7 +40,13 @@ def _ladder(name: str, model: Model) -> Iterator[str]:
         "" if unlimited or not at_once else f"; {at_once} at once"
     )
     for position, tier in enumerate(model.tiers, 1):
-        yield f"  {position}. {tier.name}: {_means(tier)}; quality {tier.quality:g}"
+        yield f"  {position}. {tier.name}: {_means(tier)}; {_worth(tier)}"
+
+
+def _worth(tier: Tier) -> str:
+    if tier.quality_as_of is not None:
+        return f"quality {tier.quality:g}, measured {tier.quality_as_of}"
+    return f"quality {tier.quality:g}"
 
 
 def _means(tier: Tier) -> str:

@@ -1,8 +1,5 @@
 """`graceway report`: fetches the chronicle from a running gateway, and writes what happened."""
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +9,7 @@ from typing import Any
 from deploy.document import as_html, as_markdown
 from deploy.incident import Incident, events_of, incidents, moments_of, tiers_of
 from deploy.incident_report import report_on, title_of
-from deploy.status_view import TIMEOUT_S, StatusUnavailable, fetch_status
+from deploy.status_view import fetch_json, fetch_status
 
 Json = Mapping[str, Any]
 
@@ -24,20 +21,6 @@ class Written:
     title: str
     markdown: Path
     html: Path
-
-
-def fetch_chronicle(url: str, key: str | None = None) -> Json:
-    """The gateway's `/chronicle`. Raises StatusUnavailable with what to do about it."""
-    request = urllib.request.Request(url.rstrip("/") + "/chronicle")
-    if key:
-        request.add_header("authorization", f"Bearer {key}")
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            told: Json = json.load(answer)
-    except (ValueError, urllib.error.URLError, OSError) as error:
-        reason = getattr(error, "reason", error)
-        raise StatusUnavailable(f"{url} tells no chronicle ({reason}). Name a gateway with --url") from error
-    return told
 
 
 def incidents_in(chronicle: Json, model: str | None, since_s: float) -> list[Incident]:
@@ -72,7 +55,7 @@ def report(
     url: str, folder: Path, model: str | None, since_s: float, latest_only: bool, key: str | None = None
 ) -> list[Written]:
     """Writes the reports; those that were written. Raises StatusUnavailable."""
-    chronicle = fetch_chronicle(url, key)
+    chronicle = fetch_json(url, "/chronicle", key)
     found = incidents_in(chronicle, model, since_s)
     status = fetch_status(url, key) if found else {}
     return [

@@ -18,10 +18,17 @@ class StatusUnavailable(Exception):  # noqa: N818 - a condition, said to the ope
 
 def fetch_status(url: str, key: str | None = None) -> dict[str, Any]:
     """The gateway's `/status`. Raises StatusUnavailable with what to do about it."""
-    request = urllib.request.Request(url.rstrip("/") + "/status")
-    if key:
-        request.add_header("authorization", f"Bearer {key}")
+    report = fetch_json(url, "/status", key)
+    if "models" not in report:
+        raise StatusUnavailable(f"{url} answers, but not as a gateway. Name one with --url")
+    return report
+
+
+def fetch_json(url: str, path: str, key: str | None = None) -> dict[str, Any]:
+    """What a gateway shows at a path. Raises StatusUnavailable."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
+        request = urllib.request.Request(url.rstrip("/") + path, headers=headers)
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             report = json.load(answer)
     except ValueError as error:
@@ -29,7 +36,7 @@ def fetch_status(url: str, key: str | None = None) -> dict[str, Any]:
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         raise StatusUnavailable(f"no gateway answers at {url} ({reason}). Name one with --url") from error
-    if not isinstance(report, dict) or "models" not in report:
+    if not isinstance(report, dict):
         raise StatusUnavailable(f"{url} answers, but not as a gateway. Name one with --url")
     return report
 

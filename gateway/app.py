@@ -51,7 +51,7 @@ from gateway.request import Request
 from gateway.sessions import Sessions
 from gateway.shares import TierShares
 from gateway.specs import GatewaySpec, LogSpec, ModelSpec, TierSpec, TracingSpec
-from gateway.status import gauges, ladder_of, look, model_standing, model_status
+from gateway.status import gauges, ladder_of, look, model_standing, model_status, quality_gap
 from gateway.surface import build_surface
 from gateway.telemetry import Sample, Telemetry
 from gateway.tier import Tier
@@ -486,6 +486,8 @@ class Gateway:
         for model in self._models.values():
             yield from gauges(model.fleet, model.exercised, now)
             of_model = {"model": model.fleet.model}
+            gap = quality_gap(model.fleet, model.shares, now)
+            yield "graceway_quality_gap", "Of the last minute's answers, to the best tier's", of_model, gap
             yield "graceway_ladder_peers", "Other gateways that agree on shares", of_model, model.ladder.peers
 
     def _seeing(self) -> Iterator[Sample]:

@@ -120,6 +120,8 @@ class TierSpec(Spec):
     limit: Literal["aimd", "gradient", "none"] = "aimd"
     """Without `slots`: how the number of requests that a replica gets at once is learnt from its times to first token."""
     quality: Share = 1.0
+    quality_as_of: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
+    """When it was measured (`graceway bench quality`). None: it is a guess."""
     slo: Slo = Slo()
     gives_up: GivesUp = GivesUp()
     max_model_len: Annotated[int, Field(ge=16)] | None = None

@@ -76,6 +76,17 @@ def look(fleet: Fleet, shares: TierShares, now: float) -> Look:
     )
 
 
+def quality_gap(fleet: Fleet, shares: TierShares, now: float) -> float:
+    """How much less the last minute's answers are worth, on average, than the best tier's; 0 without any."""
+    minute = shares.last(60, now)
+    answers = {t: n for t in fleet.tiers if (n := minute["tier", t])}
+    if not answers:
+        return 0.0
+    worth = sum(fleet.tiers[name].spec.quality * count for name, count in answers.items())
+    best = max(tier.spec.quality for tier in fleet.tiers.values())
+    return best - worth / sum(answers.values())
+
+
 def model_standing(fleet: Fleet, shares: TierShares, now: float) -> Standing:
     """How the model stands, in words."""
     recent = shares.last(RECENT_S, now)
@@ -125,6 +136,7 @@ def _tier(tier: Tier, shares: TierShares, exercised: Exercised, now: float) -> J
         "name": tier.name,
         "backend": tier.spec.backend,
         "quality": tier.spec.quality,
+        "quality_as_of": tier.spec.quality_as_of,
         "serving": serving,
         "reason": "" if serving else _why_not(tier, now),
         "share_60s": round(shares.of(tier.name, now), 4),

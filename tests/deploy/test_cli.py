@@ -213,8 +213,7 @@ def test_drills_are_listed_and_wrong_ones_refused() -> None:
     assert "replica-killed needs --fault-command: kill one replica" in by_hand.stderr
 
 
-@pytest.mark.parametrize("command", ["report"])
-def test_what_is_not_built_is_no_command(command: str) -> None:
-    done = graceway(command)
-    assert done.returncode == 2
-    assert "No such command" in done.stderr
+def test_a_report_of_nothing() -> None:
+    done = graceway("report", "--url", "http://127.0.0.1:9")
+    assert done.returncode == 3
+    assert "no gateway answers at http://127.0.0.1:9" in done.stderr

@@ -36,6 +36,7 @@ async def test_it_is_told_by_a_gateway_that_was_not_there(engines: Engines, tmp_
                 await engine.kill()
             for _ in range(20):
                 assert (await ask(first.url, QUESTION)).headers["x-served-tier"] == "small"
+            assert await first.metric("graceway_quality_gap") == pytest.approx(0.5 * 20 / 21)
         async with serving(tmp_path / "two.yaml", *tiers, store=redis.url) as second:
             said = await reported(second, tmp_path / "out")
     assert "20 of 21 answers came from lower tiers" in said
