@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import orjson
 
@@ -12,7 +12,7 @@ from fuzz.pieces import cut, seeded
 from gateway.http_client import Connection, ExchangeFailed
 from gateway.journal import Journal, check_whole
 from gateway.legs import Target, first_leg
-from gateway.request import parse_request
+from gateway.request import Kind, parse_request
 from gateway.sse import EventSplitter, EventTooLarge
 
 FIELDS = (
@@ -169,5 +169,6 @@ def _take(seed: int, payloads: Iterable[bytes]) -> None:
 
 def whole(data: bytes) -> None:
     """An answer in one piece."""
-    with suppress(ExchangeFailed):
-        check_whole(data)
+    for kind in get_args(Kind):
+        with suppress(ExchangeFailed):
+            check_whole(kind, data)

@@ -113,7 +113,8 @@ class Attempts:
             TooLong: nothing of it would be left.
         """
         window = self.windows.get(tier)
-        if window is None or course.has_begun or tier == course.first_tier:
+        is_out = course.has_begun or course.request.kind == "embedding"
+        if window is None or is_out or tier == course.first_tier:
             return
         began_at = perf_counter()
         try:
@@ -156,7 +157,7 @@ class Attempts:
             else:
                 body = await exchange.read_whole()
                 self.ledger.dispatched(exchange.dispatch_s)
-                course.journal.usage = check_whole(body)
+                course.journal.usage = check_whole(course.request.kind, body)
                 await reply.whole(await self._settled(course, served), body)
 
     async def _next_leg(self, course: Course, tier: str, replica: Replica) -> Leg | None:

@@ -13,6 +13,8 @@ DEFAULT_TEXT_TOKENS = 16
 
 def covered(request: Request, gives_up: GivesUp) -> tuple[Request, str]:
     """The request as the tier answers it, and what was left out of it: `max_tokens=64, n=1, logprobs`; empty for nothing."""
+    if request.kind == "embedding":
+        return request, ""
     body = dict(request.body)
     left_out = [*_shorter(body, request, gives_up.max_tokens), *_fewer(body, gives_up.n)]
     if gives_up.logprobs:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from gateway.breakers import Outcome
+from gateway.errors import not_offered_json
 from gateway.http_client import OK, Connection, ExchangeFailed, Sink, request_bytes
 from gateway.journal import Leg
 from gateway.replica import Replica, Stream
@@ -16,6 +17,8 @@ from gateway.trace_context import TraceContext
 CONNECT_TIMEOUT_S = 1.0
 MAX_BODY_BYTES = 64 * 1024 * 1024
 CLIENTS_MISTAKES = frozenset({400, 405, 406, 409, 411, 413, 414, 415, 422, 501})
+NOT_THERE = frozenset({404, 405, 501})
+"""What servers say of a path that their model has no use for."""
 BACKPRESSURE = frozenset({429, 503})
 
 
@@ -136,6 +139,8 @@ class Exchange:
             raise PushedBack(status, _seconds(headers.get("retry-after")))
         if status in (400, 422) and self._leg.asked_ids and b"return_token_ids" in body:
             raise TokenIdsRefused("token_ids_refused")
+        if self._request.kind == "embedding" and status in NOT_THERE:
+            raise Rejected(status, not_offered_json(self._request.model, "embeddings"))
         if status in CLIENTS_MISTAKES:
             raise Rejected(status, body)
         raise ExchangeFailed(f"http_{status}", body[:300].decode("utf-8", "replace"))

@@ -122,6 +122,13 @@ def error_json(
     return orjson.dumps({"error": {"message": message, "type": type_, "param": param, "code": code, **more}})
 
 
+def not_offered_json(model: str, what: str) -> bytes:
+    """Of a model that can't do what was asked of it."""
+    return error_json(
+        f"The model `{model}` gives no {what}.", "invalid_request_error", "not_offered", "model"
+    )
+
+
 def shed_status(shed: Shed) -> int:
     """429 while capacity exists but is contended, 503 when nothing that the caller accepts can serve."""
     return 429 if shed.reason in CONTENDED else 503

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from gateway.http_client import ExchangeFailed
-from gateway.request import Request
+from gateway.request import Kind, Request
 from gateway.sse import DONE, data_of, frame, joined
 from gateway.stop import StopMatcher
 from gateway.template import EventTemplate, learn
@@ -384,12 +384,14 @@ _KNOWN_EVENT_FIELDS = frozenset({"id", "object", "created", "model", "choices", 
 _KNOWN_CHOICE_FIELDS = frozenset({"index", "delta", "text", "finish_reason", "token_ids", "prompt_token_ids"})
 
 
-def check_whole(body: bytes) -> Json:
+def check_whole(kind: Kind, body: bytes) -> Json:
     """The usage of an answer that is only passed on, if it is one.
 
     Raises:
         ExchangeFailed: `malformed`, `error_event` or `no_tokens`.
     """
+    if kind == "embedding":
+        return _check_embeddings(body)
     answer = _event(body)
     generated = (answer.get("usage") or {}).get("completion_tokens")
     if not answer["choices"] or generated == 0:
@@ -397,16 +399,35 @@ def check_whole(body: bytes) -> Json:
     return answer.get("usage") or {}
 
 
+def _check_embeddings(body: bytes) -> Json:
+    answer = _told(body)
+    data, usage = answer.get("data"), answer.get("usage")
+    if (
+        not isinstance(data, list)
+        or not data
+        or not all(isinstance(d, dict) and d.get("embedding") for d in data)
+    ):
+        raise ExchangeFailed("malformed", "an answer without embeddings")
+    return usage if isinstance(usage, dict) and _is_usage(usage) else {}
+
+
 def _event(payload: bytes) -> Json:
-    try:
-        event = orjson.loads(payload)
-    except orjson.JSONDecodeError as error:
-        raise ExchangeFailed("malformed", f"an event that is not JSON: {error}") from error
-    if isinstance(event, dict) and isinstance(event.get("error"), dict | str):
-        raise ExchangeFailed("error_event", str(event["error"])[:300])
-    if not isinstance(event, dict) or not _is_answer(event):
+    event = _told(payload)
+    if not _is_answer(event):
         raise ExchangeFailed("malformed", "an event that is no part of an answer")
     return event
+
+
+def _told(payload: bytes) -> Json:
+    try:
+        told = orjson.loads(payload)
+    except orjson.JSONDecodeError as error:
+        raise ExchangeFailed("malformed", f"an event that is not JSON: {error}") from error
+    if not isinstance(told, dict):
+        raise ExchangeFailed("malformed", "an event that is no part of an answer")
+    if isinstance(told.get("error"), dict | str):
+        raise ExchangeFailed("error_event", str(told["error"])[:300])
+    return told
 
 
 def _is_answer(event: Json) -> bool:

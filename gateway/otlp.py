@@ -17,6 +17,8 @@ _FAILED: frozenset[Outcome] = frozenset({"shed", "broken", "failed"})
 _LONGEST = 256
 """Of an attribute's text, in characters."""
 SCOPE = "graceway"
+_OPERATIONS = {"chat": "chat", "text": "text_completion", "embedding": "embeddings"}
+"""OpenTelemetry's names."""
 
 
 class Clock:
@@ -93,7 +95,7 @@ def _root_shape(
     failure: str,
 ) -> bytes:
     told = [
-        ("gen_ai.operation.name", "chat" if kind == "chat" else "text_completion"), ("gen_ai.request.model", model),
+        ("gen_ai.operation.name", _OPERATIONS[kind]), ("gen_ai.request.model", model),
         ("graceway.outcome", outcome), ("graceway.priority", priority), ("graceway.tenant", tenant),
     ]  # fmt: skip
     attributes = b"".join(_attribute(key, value) for key, value in told if value)

@@ -191,7 +191,9 @@ class Pipeline:
         """A tier without replicas answers, or misses."""
         course.cover(ONE_TEXT)
         request = course.request
-        answer = await self.own[decision.tier].answer(asked_of(course))
+        # Words can stand for words, but nothing that is kept or fixed is the embedding of another text.
+        is_text = request.kind != "embedding"
+        answer = await self.own[decision.tier].answer(asked_of(course)) if is_text else None
         if answer is None:
             course.attempts.append(Attempt(decision.tier, "", "miss"))
             return False

@@ -12,8 +12,14 @@ from gateway.errors import BadRequest
 from gateway.http_client import clean_header
 from gateway.policy.facts import Priority
 
-Kind = Literal["chat", "text"]
-PATHS: dict[Kind, str] = {"chat": "/v1/chat/completions", "text": "/v1/completions"}
+Kind = Literal["chat", "text", "embedding"]
+PATHS: dict[Kind, str] = {
+    "chat": "/v1/chat/completions",
+    "text": "/v1/completions",
+    "embedding": "/v1/embeddings",
+}
+PROMPTS: dict[Kind, str] = {"chat": "messages", "text": "prompt", "embedding": "input"}
+"""The field that holds what the model is to read."""
 
 _DEEP = 200
 """Brackets below which no body is nested too deeply to be written: orjson writes 254 levels, and reads 1024."""
@@ -130,7 +136,7 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> Request
         timeout_s=_timeout_s(headers.get("x-request-timeout-seconds")),
         degradation=headers.get("x-degradation", "allow").strip() or "allow",
         traceparent=clean_header(headers.get("traceparent", "")),
-        inexact_because=inexactness(body),
+        inexact_because="embeddings" if kind == "embedding" else inexactness(body),
         credential=bearer(headers.get("authorization", "")),
         headers=headers,
         received_at=received_at,
@@ -168,6 +174,11 @@ def _check_prompt(kind: Kind, body: dict[str, Any]) -> None:
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
             raise BadRequest("`messages` must be a list of at least one message", param="messages")
+    elif kind == "embedding":
+        if not body.get("input") or not isinstance(body["input"], str | list):
+            raise BadRequest("`input` must be a string or a list that is not empty", param="input")
+        if body.get("stream"):
+            raise BadRequest("embeddings come in one piece", param="stream")
     elif not isinstance(body.get("prompt"), str | list) and "prompt_embeds" not in body:
         raise BadRequest("`prompt` must be a string or a list", param="prompt")
 
@@ -197,5 +208,5 @@ def _timeout_s(value: str | None) -> float | None:
 
 def rendered(request: Request) -> bytes:
     """The prompt as bytes that begin alike for two conversations that do."""
-    prompt = request.body.get("messages" if request.kind == "chat" else "prompt")
+    prompt = request.body.get(PROMPTS[request.kind])
     return prompt.encode() if isinstance(prompt, str) else orjson.dumps(prompt).rstrip(b"]}")

@@ -14,6 +14,7 @@ from gateway.callers import Callers
 from gateway.exercise import Exercise, read_exercise
 from gateway.page import BACK_OFF_S, LiveStatus, load_page
 from gateway.pin import Pin, read_pin
+from gateway.request import PATHS
 
 Json = dict[str, Any]
 Next = Callable[[Request], Awaitable[Response]]
@@ -166,7 +167,12 @@ def _add_admin(app: FastAPI, gateway: Describes) -> None:
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(StarletteHTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:
-        return _error(error.status_code, str(error.detail), "not_found" if error.status_code == 404 else None)
+        if error.status_code != 404:
+            return _error(error.status_code, str(error.detail), None)
+        served = ", ".join([*PATHS.values(), "/v1/models"])
+        is_api = request.url.path.startswith("/v1/")
+        more = f" Of OpenAI's API there are {served}." if is_api else ""
+        return _error(404, f"There is no {request.url.path} here.{more}", "not_found")
 
 
 def _error(status: int, message: str, code: str | None) -> Response:
