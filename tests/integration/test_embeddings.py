@@ -87,7 +87,13 @@ async def test_a_wrong_input_is_the_callers_mistake(engines: Engines, config: Pa
 
 
 async def test_a_server_without_embeddings_is_not_ill(config: Path) -> None:
-    runner = web.AppRunner(web.Application())
+    async def well(_: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+    app = web.Application()
+    app.router.add_get("/health", well)
+    app.router.add_get("/v1/models", well)
+    runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
