@@ -17,6 +17,7 @@ from deploy.yaml_lines import Document, Plain, Problem, read_document
 from gateway.access import is_loopback
 from gateway.specs import (
     BreakerSpec,
+    FeaturesSpec,
     GatewaySpec,
     HealthSpec,
     KeySpec,
@@ -100,6 +101,7 @@ class Tier(TierSpec):
 class Model(Spec):
     """The name that clients ask for, and its ladder: tiers, best first."""
 
+    features: FeaturesSpec | None = None
     tiers: Annotated[tuple[Tier, ...], Field(strict=False, min_length=1)]
 
 
@@ -157,7 +159,7 @@ def load_config(path: Path | str, environment: Mapping[str, str] | None = None) 
 def to_gateway_spec(config: Config) -> GatewaySpec:
     """The part of the config that the request path needs."""
     models = {
-        name: ModelSpec(tiers=tuple(tier.for_gateway() for tier in model.tiers))
+        name: ModelSpec(features=model.features, tiers=tuple(tier.for_gateway() for tier in model.tiers))
         for name, model in config.models.items()
     }
     shared = {name: getattr(config, name) for name in GatewaySpec.model_fields if name != "models"}

@@ -87,6 +87,8 @@ def _names_a_policy(name: str) -> bool:
 
 
 def _model_faults(place: Place, model: Plain) -> Iterator[Fault]:
+    if isinstance(model, dict):
+        yield from _feature_faults((*place, "features"), model.get("features"))
     tiers = model.get("tiers") if isinstance(model, dict) else None
     if not isinstance(tiers, list):
         return
@@ -103,6 +105,18 @@ def _model_faults(place: Place, model: Plain) -> Iterator[Fault]:
             what = "the best tier gives nothing up: it is what the others are measured by"
             yield (*here, "gives_up"), what, "Move it to a lower tier"
         yield from _tier_faults(here, tier)
+
+
+def _feature_faults(place: Place, features: Plain) -> Iterator[Fault]:
+    items = features.get("items") if isinstance(features, dict) else None
+    seen: set[Plain] = set()
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        name = item.get("name") if isinstance(item, dict) else None
+        if isinstance(name, str) and name in seen:
+            what = f"two features are called '{name}'"
+            yield (*place, "items", index, "name"), what, "Give each a name of its own"
+        if isinstance(name, str):
+            seen.add(name)
 
 
 def _tier_faults(place: Place, tier: dict[str, Plain]) -> Iterator[Fault]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deploy.config import Config, Model, Tier
+from gateway.specs import FeatureSpec, FeaturesSpec
 
 _ENGINE_ONLY = ("slots", "limit", "slo", "gives_up", "probe", "max_model_len", "tokenizer", "kv")
 _MANAGED_ONLY = ("model", "gpu", "scale", "engine_args", "environment")
@@ -39,6 +40,8 @@ def _ladder(name: str, model: Model) -> Iterator[str]:
     yield f"{name}: {len(model.tiers)} tiers, best first" + (
         "" if unlimited or not at_once else f"; {at_once} at once"
     )
+    if model.features is not None:
+        yield f"  told about the user, in {model.features.deadline_s:g} s: {_told(model.features)}"
     for position, tier in enumerate(model.tiers, 1):
         yield f"  {position}. {tier.name}: {_means(tier)}; {_worth(tier)}"
 
@@ -47,6 +50,23 @@ def _worth(tier: Tier) -> str:
     if tier.quality_as_of is not None:
         return f"quality {tier.quality:g}, measured {tier.quality_as_of}"
     return f"quality {tier.quality:g}"
+
+
+_WITHOUT = {
+    "critical": "refused without",
+    "important": "else a default",
+    "useful": "else what it last was",
+    "optional": "else left out",
+}
+
+
+def _told(features: FeaturesSpec) -> str:
+    return ", ".join(f"{item.name} ({_without(item)})" for item in features.items)
+
+
+def _without(item: FeatureSpec) -> str:
+    has_default = item.level != "important" or item.default
+    return _WITHOUT[item.level] if has_default else "else left out, as it has no default"
 
 
 def _means(tier: Tier) -> str:
@@ -131,6 +151,7 @@ def _warnings(config: Config) -> Iterator[str]:
         yield from _unreachable(name, model)
         yield from _out_of_order(name, model)
         yield from _second_cache(name, model)
+        yield from _idle_features(config, name, model)
         for tier in model.tiers:
             yield from _idle_knobs(name, tier)
             yield from _idle_window(name, tier)
@@ -152,6 +173,16 @@ def _out_of_order(name: str, model: Model) -> Iterator[str]:
                 f"{name}/{lower.name} (quality {lower.quality:g}) is below {upper.name} ({upper.quality:g}): "
                 "tiers go from best to worst. Swap them, or correct the qualities"
             )
+
+
+def _idle_features(config: Config, name: str, model: Model) -> Iterator[str]:
+    for item in model.features.items if model.features is not None else ():
+        if item.default and item.level in ("critical", "optional"):
+            yield f"{name}: 'default' of feature {item.name} never applies: it is {item.level}. Remove it"
+        if "max_age_s" in item.model_fields_set and item.level != "useful":
+            yield f"{name}: 'max_age_s' of feature {item.name} never applies: it is {item.level}. Remove it"
+    if model.features is not None and config.state_store.url in ("memory", "embedded"):
+        yield f"{name}: nobody but this system writes into its state store: features need a redis:// of your own"
 
 
 def _second_cache(name: str, model: Model) -> Iterator[str]:

@@ -28,6 +28,7 @@ from gateway.errors import ModelNotFound
 from gateway.events import Event, EventLog, breaker_text, health_text
 from gateway.exercise import Exercise
 from gateway.exercised import Exercised
+from gateway.features import Features
 from gateway.fleet import Fleet
 from gateway.health import HealthWatch
 from gateway.http import Asgi, HttpApi
@@ -144,11 +145,20 @@ class _Served:
             elif tier.backend == "cache":
                 own[tier.name] = self.attempts.cache = self._cache(tier)
         self.attempts.windows = {t.name: ContextWindow(t) for t in model.tiers if t.gives_up.context}
+        self._take_features(model)
         self.pipeline.own = own
         self.pipeline.route = route_of(spec.routing.filters, spec.routing.scorers, spec.routing.picker)
         self.pipeline.limits = Limits(spec.retry.max_attempts)
         self.pipeline.request_timeout_s = spec.request_timeout_s
         self.pipeline.may_hedge = spec.retry.hedge
+
+    def _take_features(self, model: ModelSpec) -> None:
+        """The model's context features; the same ones keep what they remember."""
+        before = self.pipeline.features
+        if model.features is None:
+            self.pipeline.features = None
+        elif before is None or before.spec != model.features:
+            self.pipeline.features = Features(model.features, self.store, self.ledger.feature)
 
     def _fill_purses(self, model: ModelSpec) -> None:
         """One purse for each tier with a budget; one whose budget is the same keeps what it knows."""

@@ -344,7 +344,7 @@ def served_by(fleet: Fleet, course: Course, decision: Serve, replica: str) -> Se
         degraded,
         request.request_id,
         traceparent=request.traceparent or course.trail.traceparent,
-        given_up=course.given_up,
+        given_up=course.told,
         turn=course.turn,
         kv_durability=promised(fleet.tiers[decision.tier].spec.kv),
     )

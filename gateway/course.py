@@ -79,6 +79,12 @@ class Course:
         """Whether another attempt on a replica has to come out of the retry budget."""
         return self.seam is not None or any(attempt.replica for attempt in self.attempts)
 
+    @property
+    def told(self) -> str:
+        """All that the answer was given without, as clients are told it."""
+        lacks = self.asked.lacks
+        return f"{lacks}, {self.given_up}" if lacks and self.given_up else lacks or self.given_up
+
     def cover(self, gives_up: GivesUp | None) -> None:
         """Answers as much of the request as a tier does that leaves this out; None is all of it. Only as long as the
         client has nothing."""

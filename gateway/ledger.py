@@ -30,7 +30,7 @@ class Ledger:
         if degraded:
             self._telemetry.count(self._telemetry.degraded, self._model, tier, degraded)
             self._shares.degraded(degraded, now)
-        for what in names_of(course.given_up):
+        for what in names_of(course.told):
             self._telemetry.count(self._telemetry.given_up, self._model, tier, what)
             self._shares.given_up(what, now)
         if course.seam is not None:
@@ -52,6 +52,11 @@ class Ledger:
         course.trail.ended("broken", tier, shed.reason)
         self._telemetry.count(self._telemetry.resumes, self._model, "given_up")
         self._shares.stream("given_up", asyncio.get_running_loop().time())
+
+    def feature(self, name: str, source: str) -> None:
+        """Where one context feature of a request came from."""
+        self._telemetry.count(self._telemetry.features, self._model, name, source)
+        self._shares.feature(name, source, asyncio.get_running_loop().time())
 
     def shed(self, request: Request, shed: Shed, trail: Trail, tier: str = "") -> None:
         """A refusal before anything was sent."""

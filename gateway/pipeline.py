@@ -15,6 +15,7 @@ from gateway.attempt import Attempts, Verdict, served_by
 from gateway.context import TooLong
 from gateway.course import Course
 from gateway.errors import BadRequest, ContextTooLong, broken_json
+from gateway.features import Features
 from gateway.fleet import Fleet
 from gateway.hedge import Race
 from gateway.journal import Journal
@@ -56,6 +57,8 @@ class Pipeline:
     rng: Random
     request_timeout_s: float
     may_hedge: bool = False
+    features: Features | None = None
+    """What is put into a prompt about its user."""
 
     async def answer(self, request: Request, reply: Reply, trail: Trail = NO_TRAIL) -> int:
         """Answers, degrades or refuses one request; the tokens that it used, prompt included.
@@ -65,7 +68,13 @@ class Pipeline:
             asyncio.CancelledError: the client has gone; everything it held has been given back.
         """
         time = asyncio.get_running_loop().time
-        facts = self._facts(request, time())
+        arrived_at = time()
+        if self.features is not None:
+            enriched = await self.features.into(request)
+            if isinstance(enriched, Shed):
+                return await self._turn_away(request, enriched, trail, reply)
+            request = enriched
+        facts = self._facts(request, arrived_at)
         turn = await self.sessions.begin(facts.session, self.fleet.is_lost)
         course = Course(request, facts, Journal(request), turn, trail=trail)
         self.budget.earn(time())
@@ -87,6 +96,12 @@ class Pipeline:
         if isinstance(verdict, Shed):
             await self._refuse(course, verdict, reply)
         return course.journal.used_tokens
+
+    async def _turn_away(self, request: Request, shed: Shed, trail: Trail, reply: Reply) -> int:
+        """Refuses what can't even be asked; the tokens that it used."""
+        self.ledger.shed(request, shed, trail)
+        await reply.refuse(shed, request.request_id)
+        return 0
 
     def _facts(self, request: Request, now: float) -> Facts:
         timeout_s = min(request.timeout_s or self.request_timeout_s, self.request_timeout_s)

@@ -54,6 +54,8 @@ class Request:
     """The bearer token that the caller sent."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """As they came, by lower-case name."""
+    lacks: str = ""
+    """What the gateway would have put into it and had not: `feature.profile=default`."""
     tenant: str = ""
     weight: float = 1.0
     """Of the tenant's share where requests wait."""

@@ -9,9 +9,9 @@ from typing import Literal
 WINDOW_S = 60
 MINUTES = 60
 
-Kind = Literal["tier", "reason", "shed", "stream", "given_up"]
+Kind = Literal["tier", "reason", "shed", "stream", "given_up", "feature"]
 """An answer by its tier; a lower tier's answer by its reason; a refusal by its reason; a broken stream by its end; an
-answer to less than was asked, by what was left out."""
+answer to less than was asked, by what was left out; a context feature by its name and source."""
 Counts = Counter[tuple[Kind, str]]
 
 
@@ -77,6 +77,10 @@ class TierShares:
     def given_up(self, what: str, now: float) -> None:
         """An answer to a request of which this was left out."""
         self._count("given_up", what, now)
+
+    def feature(self, name: str, source: str, now: float) -> None:
+        """A context feature of a request, and where its text came from."""
+        self._count("feature", f"{name}/{source}", now)
 
     def _count(self, kind: Kind, name: str, now: float) -> None:
         key = kind, name

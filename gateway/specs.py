@@ -266,9 +266,38 @@ class TracingSpec(Spec):
     """Sent to the collector, such as its key."""
 
 
+class FeatureSpec(Spec):
+    """One thing that a model is told about a user, and how much depends on it."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+    level: Literal["critical", "important", "useful", "optional"] = "important"
+    """Without it: refuse; say `default`; say what it last was; leave it out."""
+    about: str = ""
+    """What it is, for the model to know."""
+    default: str = ""
+    timeout_s: Seconds = 0.05
+    max_bytes: Annotated[int, Field(ge=1, le=65536)] = 4096
+    """What is longer is cut."""
+    max_age_s: Seconds = 3600.0
+    """How old what a useful one last was may be."""
+
+
+class FeaturesSpec(Spec):
+    """What a model is told about users, from the state store."""
+
+    items: Annotated[tuple[FeatureSpec, ...], Field(strict=False, min_length=1)]
+    user_field: str = "user"
+    """The request's field that names its user."""
+    user_header: str | None = None
+    """A header that does, asked first."""
+    deadline_s: Seconds = 0.1
+    """For all of them together."""
+
+
 class ModelSpec(Spec):
     """The name that clients ask for, and its ladder: tiers, best first."""
 
+    features: FeaturesSpec | None = None
     tiers: Annotated[tuple[TierSpec, ...], Field(strict=False, min_length=1)]
 
 

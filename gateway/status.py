@@ -29,6 +29,7 @@ def model_status(fleet: Fleet, shares: TierShares, exercised: Exercised, now: fl
         "degraded_60s": of_kind(minute, "reason"),
         "sheds_60s": of_kind(minute, "shed"),
         "given_up_60s": of_kind(minute, "given_up"),
+        "features_60s": of_kind(minute, "feature"),
         "streams_60s": of_kind(minute, "stream"),
         "shares_1h": _hour(fleet, shares, now),
     }

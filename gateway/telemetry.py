@@ -45,6 +45,12 @@ class Telemetry:
             ("model", "tier", "what"),
             registry=registry,
         )
+        self.features = Counter(
+            "graceway_features",
+            "Context features of requests, by where their text came from",
+            ("model", "feature", "source"),
+            registry=registry,
+        )
         self.shed = Counter(
             "graceway_shed", "Refusals by reason", ("model", "priority", "reason"), registry=registry
         )

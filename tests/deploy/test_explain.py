@@ -92,6 +92,26 @@ def test_what_a_paid_tier_costs(tmp_path: Path) -> None:
     assert warnings == ("chat/far may cost any amount. Add `budget: {amount: …, per: day}`",)
 
 
+def test_what_a_model_is_told_about_users(tmp_path: Path) -> None:
+    items = (
+        "[{name: a, level: critical}, {name: b, default: x}, {name: c}, {name: d, level: useful}, "
+        "{name: e, level: optional}]"
+    )
+    text = BASE.replace("  chat:\n", f"  chat:\n    features: {{items: {items}}}\n")
+    ladder, warnings = explained(tmp_path, 'state_store: {url: "redis://h:6379"}\n' + text)
+    assert ladder[1] == (
+        "  told about the user, in 0.1 s: a (refused without), b (else a default), "
+        "c (else left out, as it has no default), d (else what it last was), e (else left out)"
+    )
+    assert warnings == ()
+    idle = items.replace("critical}", "critical, default: y, max_age_s: 5}")
+    assert explained(tmp_path, text.replace(items, idle))[1] == (
+        "chat: 'default' of feature a never applies: it is critical. Remove it",
+        "chat: 'max_age_s' of feature a never applies: it is critical. Remove it",
+        "chat: nobody but this system writes into its state store: features need a redis:// of your own",
+    )
+
+
 IDLE = {
     "two caches": (
         "      - {name: more, backend: cache, quality: 0}\n",

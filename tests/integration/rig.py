@@ -87,9 +87,14 @@ class RunningGateway:
 
 
 def write_config(path: Path, models: dict[str, list[Json]], sections: Json) -> None:
+    """`features` of the sections are those of every model."""
+    features = {"features": sections["features"]} if "features" in sections else {}
+    sections = {name: section for name, section in sections.items() if name != "features"}
     # JSON is YAML.
     config = {"state_store": {"url": "memory"}, "routing": {"zone": "a"}, **sections}
-    path.write_text(json.dumps(config | {"models": {name: {"tiers": t} for name, t in models.items()}}))
+    path.write_text(
+        json.dumps(config | {"models": {name: {**features, "tiers": t} for name, t in models.items()}})
+    )
 
 
 @asynccontextmanager
