@@ -17,6 +17,7 @@ from deploy.yaml_lines import Document, Plain, Problem, read_document
 from gateway.access import is_loopback
 from gateway.specs import (
     BreakerSpec,
+    EngineMetricsSpec,
     FeaturesSpec,
     GatewaySpec,
     HealthSpec,
@@ -112,6 +113,7 @@ class Config(Spec):
     state_store: StateStoreSpec = StateStoreSpec()
     models: Annotated[dict[str, Model], Field(min_length=1)]
     health: HealthSpec = HealthSpec()
+    engine_metrics: EngineMetricsSpec = EngineMetricsSpec()
     breaker: BreakerSpec = BreakerSpec()
     retry: RetrySpec = RetrySpec()
     routing: RoutingSpec = RoutingSpec()

@@ -89,7 +89,7 @@ class _Served:
         self.fleet.listeners.append(_TellsOfBreakers(name, telemetry, events))
         self.watch = HealthWatch(self.fleet, spec.health, store, rng)
         self.watch.listeners.append(_TellsOfHealth(name, telemetry, events))
-        self.engines = EngineWatch(self.fleet)
+        self.engines = EngineWatch(self.fleet, spec.engine_metrics)
         self.ladder = Ladder(self.fleet, store)
         self.sessions = Sessions(
             name,
@@ -133,6 +133,7 @@ class _Served:
         """Puts a ladder in force; what is in flight goes on."""
         self.fleet.apply(model.tiers, spec.breaker)
         self.watch.spec = spec.health
+        self.engines.spec = spec.engine_metrics
         self._close_embeddings()
         self.proven_for_s = spec.ladder.proven_for_s
         self._fill_purses(model)

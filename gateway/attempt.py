@@ -22,6 +22,7 @@ from gateway.legs import CannotContinue, Target, first_leg, is_streamed_inside, 
 from gateway.own_answer import asked_of
 from gateway.policy.decision import Serve, Shed
 from gateway.policy.facts import Attempt, Seam
+from gateway.policy.prefix import BLOCK_BYTES
 from gateway.policy.retry_budget import RetryBudget
 from gateway.purse import Hold, Purse
 from gateway.replica import Replica, Stream
@@ -194,7 +195,10 @@ class Attempts:
         if not is_streamed_inside(course.request):
             # Its first byte is its last: only the deadline says how long that may take.
             return Patience(deadline, deadline)
-        return Patience(now + self.fleet.tiers[tier_name].first_token_patience_s(now), deadline)
+        tier = self.fleet.tiers[tier_name]
+        # A length that was never seen to its first token is known by how long it was waited for: so, twice as long.
+        longer_s = 2.0 * tier.prefill.more_s(course.facts.fresh_size_bytes)
+        return Patience(now + tier.first_token_patience_s(now) + longer_s, deadline)
 
     async def _stream(
         self, course: Course, served: Served, replica: Replica, exchange: Exchange, reply: Reply
@@ -251,6 +255,12 @@ class Attempts:
         self.ledger.dispatched(exchange.dispatch_s)
         course.first_token_at = perf_counter()
         course.ttft_s = now - exchange.sent_at
+        fresh_bytes = course.facts.prompt_size_bytes
+        if prefix := course.facts.prefix:
+            fresh_bytes -= self.fleet.prefixes.depth(replica.replica, prefix) * BLOCK_BYTES
+        if course.seam is None:
+            replica.prefill.add(fresh_bytes, course.ttft_s, now)
+            self.fleet.tiers[tier].prefill.add(fresh_bytes, course.ttft_s, now)
         replica.on_first_token(course.ttft_s)
         replica.learn(course.ttft_s, exchange.sent_at, now)
         self.fleet.tiers[tier].ttfts.add(course.ttft_s)
@@ -322,6 +332,10 @@ class Attempts:
             return
         by = "" if failed.failure in DECLINED else replica.replica
         course.attempts.append(Attempt(decision.tier, by, failed.failure))
+        if failed.failure == "first_token_timeout":
+            # It takes at least as long.
+            prefill = self.fleet.tiers[decision.tier].prefill
+            prefill.add(course.facts.fresh_size_bytes, now - permit.since, now)
         if course.has_begun and failed.failure != "deadline":
             course.seam = Seam(course.first_tier, now, may_change_tier=course.facts.lowest_tier > 0)
         if isinstance(failed, PushedBack):

@@ -1,56 +1,114 @@
-"""Reads the engines' own metrics: what only they know, above all how full their KV caches are.
+"""Reads the engines' own metrics: what only they know, how full their KV caches are and what others run on them.
 
-An engine that gives none is asked less often. What was read is dated, so that a stale reading moves nobody.
+Each engine is read by itself, so that one that hangs holds up no other; one that gives no metrics is asked less often. What
+was read is dated, and what is stale counts for nothing: a stale reading is not a full replica.
 """
 
 import asyncio
-from collections.abc import Iterable
+
+import aiohttp
 
 from gateway.fleet import Fleet
+from gateway.policy.elsewhere import Elsewhere, heard
 from gateway.replica import Replica
+from gateway.specs import EngineMetricsSpec
+from gateway.tier import Tier
 from replicas.engine_load import read_load
 from replicas.probe import open_probe_session
 
-EVERY_S = 2.0
 SILENT_EVERY_S = 30.0
 """Of an engine that gives no metrics."""
 TIMEOUT_S = 1.0
+READS_PER_S = 100.0
+"""Of all engines together, at most: each costs about a millisecond."""
+IDLE_S = 1.0
 
 
 class EngineWatch:
     """Keeps what one fleet's engines say of themselves current for as long as it runs."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._due: dict[Replica, float] = {}
+    def __init__(self, fleet: Fleet, spec: EngineMetricsSpec) -> None:
+        self._fleet, self.spec = fleet, spec
+        self._reads: dict[Replica, asyncio.Task[None]] = {}
+        self._not_before: dict[Replica, float] = {}
+        self._as_of: dict[Replica, float] = {}
+        """Of readings that count."""
+        self._told: set[Replica] = set()
+        """Those that have given metrics at all."""
+        self._sessions: dict[str | None, aiohttp.ClientSession] = {}
+        """By the authorities that its replicas' certificates are of."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="engine-watch")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [t for t in (self._task, *self._reads.values()) if t is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.gather(*(self._read(replica, loop) for replica in self._ready(loop.time())))
-            await asyncio.sleep(EVERY_S)
+        time = asyncio.get_running_loop().time
+        try:
+            while True:
+                there = {r: t for t in self._fleet.tiers.values() for r in t.replicas.values()}
+                self._forget(there)
+                for replica, tier in there.items():
+                    self._look(tier, replica, time())
+                wanted_s = self.spec.interval_s or IDLE_S
+                await asyncio.sleep(max(wanted_s, len(there) / READS_PER_S))
+        finally:
+            await asyncio.gather(*(session.close() for session in self._sessions.values()))
 
-    def _ready(self, now: float) -> Iterable[Replica]:
-        there = [r for tier in self._fleet.tiers.values() for r in tier.replicas.values()]
-        self._due = {replica: self._due.get(replica, 0.0) for replica in there}
-        return [r for r in there if r.health.is_ready and now >= self._due[r]]
+    def _session(self, ca_file: str | None) -> aiohttp.ClientSession:
+        if ca_file not in self._sessions:
+            self._sessions[ca_file] = open_probe_session(ca_file)
+        return self._sessions[ca_file]
 
-    async def _read(self, replica: Replica, loop: asyncio.AbstractEventLoop) -> None:
-        # A session each, as the replicas' probes have: one that hangs holds up no other.
-        async with open_probe_session() as session:
-            load = await read_load(
-                session, replica.place.url, api_key=replica.place.api_key, timeout_s=TIMEOUT_S
-            )
+    def _forget(self, there: dict[Replica, Tier]) -> None:
+        for known in (self._not_before, self._as_of):
+            for replica in [r for r in known if r not in there]:
+                del known[replica]
+        self._told.intersection_update(there)
+        for replica in [r for r in self._reads if r not in there]:
+            self._reads.pop(replica).cancel()
+
+    def _look(self, tier: Tier, replica: Replica, now: float) -> None:
+        """Begins to read a replica, unless the last reading is not over yet; and ends what a stale one said."""
+        if now - self._as_of.get(replica, now) > self.spec.stale_after_s:
+            del self._as_of[replica]
+            self._hear(tier, replica, Elsewhere(), now)
+        reading = self._reads.get(replica)
+        is_due = self.spec.interval_s > 0 and now >= self._not_before.get(replica, 0.0)
+        if is_due and replica.health.is_ready and (reading is None or reading.done()):
+            read = self._read(tier, replica)
+            self._reads[replica] = asyncio.create_task(read, name="engine-read")
+
+    async def _read(self, tier: Tier, replica: Replica) -> None:
+        time = asyncio.get_running_loop().time
+        mine = replica.mine
+        load = await read_load(
+            self._session(replica.place.ca_file),
+            replica.place.url,
+            api_key=replica.place.api_key,
+            timeout_s=TIMEOUT_S,
+        )
+        now = time()
         if load is None:
-            self._due[replica] = loop.time() + SILENT_EVERY_S
+            self._not_before[replica] = now + (0.0 if replica in self._told else SILENT_EVERY_S)
             return
-        replica.kv_use, replica.kv_as_of = load.kv_use, loop.time()
+        self._told.add(replica)
+        replica.kv_use, replica.kv_as_of = load.kv_use, now
+        self._as_of[replica] = now
+        if replica.place.slots:
+            # Requests come and go while it is read: in doubt they are from here.
+            mine = max(mine, replica.mine)
+            told = load.running + load.waiting
+            self._hear(tier, replica, heard(replica.elsewhere, told, mine, replica.place.slots, now), now)
+
+    def _hear(self, tier: Tier, replica: Replica, elsewhere: Elsewhere, now: float) -> None:
+        has_more = elsewhere.places < replica.elsewhere.places
+        replica.hear(elsewhere)
+        if has_more:
+            tier.offer(replica, now)

@@ -86,8 +86,9 @@ class Fleet:
         views = [t.view(now) for t in self.tiers.values()]
         return Snapshot(views, may_retry, bindings, self._zone, self.prefixes, promised)
 
-    def reserve(self, tier_name: str, chosen: ReplicaView, now: float) -> Permit | None:
-        """Takes the place that a decision assigned; None when its breaker has no probe left, so decide again.
+    def reserve(self, tier_name: str, chosen: ReplicaView, now: float, size_bytes: int = 0) -> Permit | None:
+        """Takes the place that a decision assigned, for a prompt of which so much is new; None when its breaker has no probe
+        left, so decide again.
 
         Called in the same step as the decision, before any await.
         """
@@ -99,10 +100,9 @@ class Fleet:
             tier.changed()
             return None
         replica.in_flight += 1
-        tier.begin(now)
         if pass_.is_probe:
             tier.changed()
-        return Permit(tier, replica, pass_, now)
+        return Permit(tier, replica, pass_, now, size_bytes)
 
     async def wait(
         self, tier_name: str, facts: Facts, replica: str, tried: frozenset[str], until: float

@@ -89,7 +89,7 @@ class Pipeline:
                 verdict = decision
             elif decision.replica is None:
                 verdict = await self._answer_itself(course, decision, reply)
-            elif (permit := self.fleet.reserve(decision.tier, decision.replica, now)) is not None:
+            elif (permit := self._reserve(facts, decision, now)) is not None:
                 verdict = await self._attempt(course, decision, permit, reply)
             if verdict is False and course.has_all_tokens:
                 verdict = await self._end(course, reply)
@@ -103,7 +103,13 @@ class Pipeline:
         await reply.refuse(shed, request.request_id)
         return 0
 
+    def _reserve(self, facts: Facts, decision: Serve, now: float) -> Permit | None:
+        assert decision.replica is not None
+        return self.fleet.reserve(decision.tier, decision.replica, now, facts.fresh_size_bytes)
+
     def _facts(self, request: Request, now: float) -> Facts:
+        prefix = prefix_chain(rendered(request)) if request.size_bytes >= BLOCK_BYTES else ()
+        held_bytes = self.fleet.prefixes.known(prefix) * BLOCK_BYTES if prefix else 0
         timeout_s = min(request.timeout_s or self.request_timeout_s, self.request_timeout_s)
         return Facts(
             model=request.model,
@@ -116,7 +122,8 @@ class Pipeline:
             ),
             prompt_size_bytes=request.size_bytes,
             max_tokens=request.max_tokens or 0,
-            prefix=prefix_chain(rendered(request)) if request.size_bytes >= BLOCK_BYTES else (),
+            fresh_size_bytes=request.size_bytes - held_bytes,
+            prefix=prefix,
             tenant=request.tenant,
             weight=request.weight,
         )
@@ -196,7 +203,7 @@ class Pipeline:
         other = decide(course.facts, snapshot, tried, now, self.rng, self.route, self.limits)
         if not isinstance(other, Serve) or other.replica is None or other.tier != decision.tier:
             return None
-        permit = self.fleet.reserve(other.tier, other.replica, now)
+        permit = self._reserve(course.facts, other, now)
         if permit is None:
             return None
         self.budget.spend(now)

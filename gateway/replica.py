@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from gateway.breakers import Breaker
 from gateway.http_client import Connection, ConnectionPool, ExchangeFailed, Origin, tls_of
+from gateway.policy.elsewhere import Elsewhere
 from gateway.policy.health import Health, State, after_signal
 from gateway.policy.limit import INITIAL, Limit, Sample
+from gateway.policy.prefill import PrefillSpeed
 from gateway.policy.quantile import DurationQuantiles
 from gateway.policy.rendezvous import digest
 
@@ -69,7 +71,9 @@ class Replica:
         self.pool = ConnectionPool(self.origin, tls_of(place.ca_file) if self.origin.tls else None)
         self.health = Health()
         self._probes_running = 0
+        self.elsewhere = Elsewhere()
         self.ttft_s = 0.0
+        self.prefill = PrefillSpeed()
         self.recent_gaps: deque[float] = deque(maxlen=16)
         self.recent_ttfts: deque[float] = deque(maxlen=8)
         self.gaps = DurationQuantiles()
@@ -112,7 +116,23 @@ class Replica:
         """Places for requests: as configured, or else as learnt; None is no limit. The known prompt takes one while it
         runs, or a request would wait for it in the engine."""
         slots = self.place.slots or self._learnt_slots
-        return None if slots is None else max(1, slots - self._probes_running)
+        if slots is None:
+            return None
+        # What is learnt from first tokens has others' load in it already.
+        others = self.elsewhere.places if self.place.slots else 0
+        return max(1, slots - self._probes_running - others)
+
+    @property
+    def mine(self) -> int:
+        """What the engine has from here, the known prompt included."""
+        return self._in_flight + self._probes_running
+
+    def hear(self, elsewhere: Elsewhere) -> None:
+        """Takes what others have on it."""
+        is_more = elsewhere.places < self.elsewhere.places
+        self.elsewhere = elsewhere
+        if is_more:
+            self.freed()
 
     def is_routable(self, now: float) -> bool:
         return self.health.is_ready and now >= self.not_before and self.breaker.admits(now)
@@ -165,6 +185,11 @@ class Replica:
             self.gaps.add(gap_s)
             self.recent_gaps.append(gap_s)
         stream.last_token_at = self.last_token_at = now
+
+    def first_token_s(self, size_bytes: int) -> float:
+        """How long a prompt of that length takes on it, as far as was measured."""
+        expected_s = self.prefill.expected_s(size_bytes, self.prefill.as_of)
+        return self.ttft_s if expected_s is None else expected_s
 
     def on_first_token(self, ttft_s: float) -> None:
         self.recent_ttfts.append(ttft_s)

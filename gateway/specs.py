@@ -155,6 +155,15 @@ class HealthSpec(Spec):
     max_ejected_share: Share = 0.5
 
 
+class EngineMetricsSpec(Spec):
+    """How the engines' own metrics are read, by which what others run on a replica is known."""
+
+    interval_s: Annotated[float, Field(ge=0)] = 0.5
+    """Between two readings of a replica, longer where there are more than fifty; 0 turns it off."""
+    stale_after_s: Seconds = 3.0
+    """A reading older than this counts for nothing: then only what goes through this gateway does."""
+
+
 class BreakerSpec(Spec):
     """When a breaker opens, over a sliding window, and how it comes back."""
 
@@ -306,6 +315,7 @@ class GatewaySpec(Spec):
 
     models: dict[str, ModelSpec]
     health: HealthSpec = HealthSpec()
+    engine_metrics: EngineMetricsSpec = EngineMetricsSpec()
     breaker: BreakerSpec = BreakerSpec()
     retry: RetrySpec = RetrySpec()
     routing: RoutingSpec = RoutingSpec()

@@ -14,6 +14,7 @@ from gateway.policy.arrivals import ArrivalRates
 from gateway.policy.forecast import Forecast
 from gateway.policy.ladder import Signals
 from gateway.policy.patience import first_token_patience_s
+from gateway.policy.prefill import PrefillSpeed
 from gateway.policy.quantile import DurationQuantiles
 from gateway.policy.recent import Recent
 from gateway.policy.snapshot import Routable, TierView
@@ -38,6 +39,7 @@ class Tier:
         """What it may cost; None for a tier that costs nothing by the token."""
         self.room = WaitingRoom()
         self.ttfts = DurationQuantiles()
+        self.prefill = PrefillSpeed()
         self.arrivals = ArrivalRates()
         self.recent = Recent()
         self.signals = Signals()
@@ -92,6 +94,7 @@ class Tier:
                 ttft_slo_s=self.spec.slo.ttft_s,
                 queued_ahead=ahead,
                 line=self.room,
+                prefill=self.prefill,
                 forecast=self._forecast(),
                 outranking_per_s=self.arrivals.outranking_per_s(now),
                 ttft_s=self.ttfts.quantile(0.9) or 0.0,
@@ -112,12 +115,15 @@ class Tier:
             self.share, self.held_because, self._admits = share, because, admits
             self._view_until = 0.0
 
-    def begin(self, now: float) -> None:
-        """A request took a slot."""
-        insort(self._started_at, now)
+    def begin(self, now: float, size_bytes: int) -> float:
+        """A request took a slot; when it may be taken to have begun, by how much longer its prompt is than others'."""
+        expected_s = self.prefill.expected_s(size_bytes, now)
+        since = now if expected_s is None else now + expected_s - self.prefill.mean_s
+        insort(self._started_at, since)
+        return since
 
     def end(self, since: float, now: float, is_whole: bool) -> None:
-        """The request that began at `since` gave its slot back; a whole answer tells how long one takes."""
+        """The request that `begin` took to have begun at `since` gave its slot back; a whole answer tells how long one takes."""
         del self._started_at[bisect_left(self._started_at, since)]
         if not is_whole:
             return
@@ -165,10 +171,11 @@ def _has_place(replica: Replica) -> bool:
 class Permit:
     """A reserved place on a replica. Settles once, with the outcome that the breaker and the tier then learn from."""
 
-    __slots__ = ("_pass", "_tier", "is_settled", "replica", "since")
+    __slots__ = ("_began_at", "_pass", "_tier", "is_settled", "replica", "since")
 
-    def __init__(self, tier: Tier, replica: Replica, pass_: Pass, now: float) -> None:
+    def __init__(self, tier: Tier, replica: Replica, pass_: Pass, now: float, size_bytes: int) -> None:
         self._tier, self.replica, self._pass, self.since = tier, replica, pass_, now
+        self._began_at = tier.begin(now, size_bytes)
         self.is_settled = False
 
     def settle(self, outcome: Outcome, now: float) -> None:
@@ -181,7 +188,7 @@ class Permit:
         replica.breaker.leave(self._pass, outcome, now)
         if outcome in (Outcome.SUCCESS, Outcome.SLOW, Outcome.FAILURE):
             self._tier.recent.ended(replica.replica, outcome is Outcome.FAILURE, now)
-        self._tier.end(self.since, now, outcome in (Outcome.SUCCESS, Outcome.SLOW))
+        self._tier.end(self._began_at, now, outcome in (Outcome.SUCCESS, Outcome.SLOW))
         if self._pass.is_probe:
             self._tier.changed()
         self._tier.offer(replica, now)

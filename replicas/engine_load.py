@@ -18,7 +18,9 @@ _PROGRESS = (
     "llamacpp:n_decode_total",
 )
 _KV_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "llamacpp:kv_cache_usage_ratio")
-_SAMPLE = re.compile(r"^([a-z:_]+)(?:\{[^}]*\})?\s+([-+.0-9eE]+)", re.MULTILINE)
+_KNOWN = "|".join((*_RUNNING, *_WAITING, *_PROGRESS, *_KV_USE))
+# What is of no interest here is by far the most of it, and is passed over at the speed of a search.
+_SAMPLE = re.compile(rf"\n({_KNOWN})(?:\{{[^}}]*\}})?[ \t]+([-+.0-9eE]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class EngineLoad:
 def parse_load(exposition: str, as_of: float) -> EngineLoad | None:
     """The load in a Prometheus exposition; None when it holds none of the metrics that tell it."""
     totals: dict[str, float] = {}
-    for name, value in _SAMPLE.findall(exposition):
+    samples = _SAMPLE.findall("\n" + exposition)
+    for name, value in samples:
         totals[name] = totals.get(name, 0.0) + float(value)
     if not any(name in totals for name in _RUNNING):
         return None
@@ -50,7 +53,7 @@ def parse_load(exposition: str, as_of: float) -> EngineLoad | None:
         return sum(totals.get(name, 0.0) for name in names)
 
     # Of several engines behind one server the fullest counts.
-    uses = [float(value) for name, value in _SAMPLE.findall(exposition) if name in _KV_USE]
+    uses = [float(value) for name, value in samples if name in _KV_USE]
     return EngineLoad(
         int(total(_RUNNING)), int(total(_WAITING)), total(_PROGRESS), as_of, max(uses, default=None)
     )

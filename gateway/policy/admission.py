@@ -27,6 +27,10 @@ KEEP_PATIENCE_SHARE = 0.4
 """Slots are kept for critical requests so that none waits longer than this share of its SLO."""
 RESERVED_SHARE = 0.1
 """So many slots are kept at least while none is about to come free, and half of them at most: what is kept is not used."""
+PREFILL_ALLOWED = 1.5
+"""Times of a likely prefill that are left for it."""
+LONG_PROMPT_SHARE = 0.25
+"""A long prompt may wait for this share of the SLO, if its prefill leaves that, or is longer than the SLO by itself."""
 MIN_RETRY_S = 0.1
 
 
@@ -49,12 +53,17 @@ def may_take(tier: TierView, rank: int, now: float) -> bool:
 def queue_place(tier: TierView, facts: Facts, has_tier_below: bool, now: float) -> Wait | Skip:
     """A place in the tier's queue, if from there the first token is still in time; else when a slot would be had."""
     rank, slo_s = RANK[facts.priority], tier.ttft_slo_s
+    expected_s = tier.prefill.expected_s(facts.fresh_size_bytes, now) if tier.prefill is not None else None
+    in_time_s = _in_time_s(tier, facts, slo_s, expected_s, now)
     if has_tier_below:
         start_s, latest_s = START_SHARE_ABOVE[rank] * slo_s, LATEST_SHARE_ABOVE * slo_s
+        # What most prompts take is allowed for in these shares; of long ones, more.
+        latest_s = min(latest_s, in_time_s) if expected_s is not None else latest_s
     else:
-        latest_s = min(LATEST_SHARE[rank] * slo_s, slo_s - 1.5 * tier.ttft_s)
-        start_s = min(START_SHARE[rank] * slo_s, latest_s)
-    waited_s, deadline_s = now - facts.arrived_at, facts.deadline - now
+        latest_s = min(LATEST_SHARE[rank] * slo_s, in_time_s)
+        start_s = START_SHARE[rank] * slo_s
+    start_s = min(start_s, latest_s)
+    waited_s, deadline_s = now - facts.arrived_at, facts.deadline - now - (expected_s or 0.0)
     left_s = min(start_s - waited_s, deadline_s)
     ahead = _ahead(tier, rank, facts, left_s, now)
     wait_s = tier.forecast.wait_s(ahead + 1, now)
@@ -64,6 +73,24 @@ def queue_place(tier: TierView, facts: Facts, has_tier_below: bool, now: float) 
     if deadline_s < latest_s - waited_s:
         return Skip("deadline", retry_s)
     return Skip("priority" if retry_s < left_s else "queue_full", retry_s)
+
+
+def is_hopeless(tier: TierView, facts: Facts, now: float) -> bool:
+    """Whether the prompt is so long that its first token would come after the caller's deadline, even from a free slot."""
+    if tier.prefill is None:
+        return False
+    expected_s = tier.prefill.expected_s(facts.fresh_size_bytes, now)
+    return expected_s is not None and now + expected_s > facts.deadline
+
+
+def _in_time_s(tier: TierView, facts: Facts, slo_s: float, expected_s: float | None, now: float) -> float:
+    """How late such a prompt may get its slot, so that its first token is in time."""
+    if expected_s is None or tier.prefill is None:
+        return slo_s - PREFILL_ALLOWED * tier.ttft_s
+    likely_s = tier.prefill.likely_s(facts.fresh_size_bytes, now) or expected_s
+    # For one that takes longer than the SLO no place is early enough: the SLO is not about it.
+    room_s = slo_s if expected_s >= slo_s else slo_s - expected_s
+    return max(slo_s - PREFILL_ALLOWED * likely_s, min(LONG_PROMPT_SHARE * slo_s, room_s))
 
 
 def _ahead(tier: TierView, rank: int, facts: Facts, left_s: float, now: float) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from gateway.policy.admission import may_take, queue_place
+from gateway.policy.admission import is_hopeless, may_take, queue_place
 from gateway.policy.decision import CONTENDED, Decision, Serve, Shed, ShedReason, Skip, Wait
 from gateway.policy.facts import RANK, Attempt, Facts, Seam
 from gateway.policy.rendezvous import digest
@@ -163,6 +163,8 @@ def _consider(
         return Skip(_last_failure(tier, attempts), 1.0)
     if (until := _affinity_wait(context, facts, now)) is not None:
         return Wait(tier.name, until, "", context.bound)
+    if is_hopeless(tier, facts, now):
+        return Skip("deadline")
     replica = route.pick(options, context, rng)
     if replica is not None and (snapshot.promised == tier.name or may_take(tier, RANK[facts.priority], now)):
         return Serve(tier.name, replica, "")

@@ -21,6 +21,8 @@ class Facts:
     lowest_tier: int = 0
     """Index of the lowest tier that the caller accepts."""
     prompt_size_bytes: int = 0
+    fresh_size_bytes: int = 0
+    """Of the prompt, what no replica is known to have computed before."""
     max_tokens: int = 0
     prefix: tuple[int, ...] = ()
     """Hash chain over the prompt's blocks, longest last."""

@@ -53,6 +53,17 @@ class PrefixIndex:
                 high = middle - 1
         return low
 
+    def known(self, chain: Sequence[int]) -> int:
+        """How many leading blocks of the prompt any replica has seen."""
+        low, high = 0, len(chain)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if chain[middle - 1] in self._holders:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
     def holders(self, chain: Sequence[int]) -> tuple[str, ...]:
         """The replicas that have seen the longest known part of the prompt."""
         return next((self._holders[block] for block in reversed(chain) if block in self._holders), ())

@@ -1,8 +1,8 @@
 """A tenant's quota: requests and tokens per minute as two buckets that refill steadily, each drawn from by several gateways.
 
 The bucket itself is in the state store, where each gateway claims a part of it that it may use until it tells how much it did.
-The claims of all are never more than the bucket has, so what they admit together stays within it, but for one request each when
-it was full;
+The claims of all are never more than the bucket has, so what they admit together stays within it, but for a request or two
+each when it was full;
 and no request waits for the store. Without the store a gateway goes on with its claim and its part of the refill.
 """
 

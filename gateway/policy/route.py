@@ -99,9 +99,10 @@ def _is_overloaded(replica: ReplicaView, context: Context) -> bool:
 
 
 def predicted_wait(replica: ReplicaView, context: Context) -> float:
-    """1 for an idle replica, towards 0 as its slots fill; a replica with a longer time to first token counts as fuller."""
+    """1 for an idle replica, towards 0 as its slots fill; a replica on which such a prompt takes longer counts as fuller."""
     slots = replica.slots or 64
-    return 1.0 / (1.0 + replica.in_flight / slots + replica.ttft_s / context.tier.ttft_slo_s)
+    first_token_s = replica.first_token_s(context.facts.fresh_size_bytes)
+    return 1.0 / (1.0 + replica.in_flight / slots + first_token_s / context.tier.ttft_slo_s)
 
 
 def prefix(replica: ReplicaView, context: Context) -> float:

@@ -29,9 +29,20 @@ class ReplicaView(Protocol):
     def digest(self) -> int:
         """A 64-bit hash of its name, for rendezvous hashing."""
 
-    @property
-    def ttft_s(self) -> float:
-        """Expected time to the first token of a request that finds a free slot."""
+    def first_token_s(self, size_bytes: int, /) -> float:
+        """Expected time to the first token of a prompt of that length that finds a free slot."""
+
+
+class Prefill(Protocol):
+    """How long the first token of a prompt takes, by its length; None while that is not known."""
+
+    def expected_s(self, size_bytes: int, now: float, /) -> float | None:
+        """On average."""
+        ...
+
+    def likely_s(self, size_bytes: int, now: float, /) -> float | None:
+        """For most of them."""
+        ...
 
 
 class Line(Protocol):
@@ -119,6 +130,8 @@ class TierView:
     """Why it does not have all of them."""
     continues: bool = True
     """Whether its replicas go on with an answer that broke."""
+    prefill: Prefill | None = None
+    """The time to the first token by the prompt's length."""
     line: Line | None = None
     """Who waits, by tenant."""
 

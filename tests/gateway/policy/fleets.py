@@ -23,6 +23,9 @@ class R:
     zone: str = ""
     ttft_s: float = 0.0
 
+    def first_token_s(self, size_bytes: int) -> float:
+        return self.ttft_s
+
     @property
     def digest(self) -> int:
         return digest(self.replica)
