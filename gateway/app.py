@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from random import Random
@@ -43,6 +44,7 @@ from gateway.policy.decide import Limits
 from gateway.policy.health import Health
 from gateway.policy.retry_budget import RetryBudget
 from gateway.policy.route import route_of
+from gateway.prefix_sharing import PrefixSharing
 from gateway.purse import Purse, money_text
 from gateway.quotas import QuotaExchange
 from gateway.recorder import Recorder, TakeTrail
@@ -59,7 +61,7 @@ from gateway.tier import Tier
 from gateway.trace_exporter import TraceExporter
 from gateway.trail import Trail
 from state_store.guarded import GuardedStateStore
-from state_store.protocol import StateStore
+from state_store.protocol import StateStore, StateStoreUnavailable
 
 log = logging.getLogger("graceway.events")
 
@@ -91,6 +93,9 @@ class _Served:
         self.watch.listeners.append(_TellsOfHealth(name, telemetry, events))
         self.engines = EngineWatch(self.fleet, spec.engine_metrics)
         self.ladder = Ladder(self.fleet, store)
+        self.prefixes = PrefixSharing(name, store, self.fleet.prefixes)
+        self.fleet.routed = self.prefixes.routed
+        self._sharing: asyncio.Task[None] | None = None
         self.sessions = Sessions(
             name,
             store,
@@ -128,10 +133,20 @@ class _Served:
         self.engines.start()
         self.ladder.start()
         self.exercised.start()
+        self._sharing = asyncio.create_task(self.prefixes.run(), name="prefixes")
+
+    async def stop_sharing(self) -> None:
+        """Tells what has not been told yet, and no more."""
+        if self._sharing is not None:
+            self._sharing.cancel()
+            await asyncio.gather(self._sharing, return_exceptions=True)
+            with suppress(StateStoreUnavailable):
+                await self.prefixes.exchange()
 
     def take(self, model: ModelSpec, spec: GatewaySpec) -> None:
         """Puts a ladder in force; what is in flight goes on."""
         self.fleet.apply(model.tiers, spec.breaker)
+        self.fleet.prefixes.budget_bytes = spec.routing.prefix_budget_bytes
         self.watch.spec = spec.health
         self.engines.spec = spec.engine_metrics
         self._close_embeddings()
@@ -300,6 +315,7 @@ class Gateway:
         await model.engines.stop()
         await model.exercised.stop()
         await model.watch.stop()
+        await model.stop_sharing()
         await model.sessions.close()
         await model.close_caches()
         await model.close_purses()

@@ -264,7 +264,8 @@ class Attempts:
         replica.on_first_token(course.ttft_s)
         replica.learn(course.ttft_s, exchange.sent_at, now)
         self.fleet.tiers[tier].ttfts.add(course.ttft_s)
-        self.fleet.prefixes.add(replica.replica, course.facts.prefix)
+        facts = course.facts
+        self.fleet.routed(replica.replica, facts.prefix, course.journal.prompt_ids, facts.prompt_size_bytes)
         if course.seam is None:
             self.ledger.first_token(course, tier, now - course.facts.arrived_at)
             # What another tier's failures cost says nothing about this one.

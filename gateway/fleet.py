@@ -1,6 +1,6 @@
 """The live fleet of one model: its tiers, and what happens to all of them at once."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 import pybreaker
@@ -27,7 +27,12 @@ class Fleet:
         self.listeners: list[pybreaker.CircuitBreakerListener] = []
         self.tiers: dict[str, Tier] = {}
         self.prefixes = PrefixIndex()
+        self.routed: Callable[[str, tuple[int, ...], list[int], int], None] = self._routed
+        """Told at a first token: the replica, and the prompt's chain, token ids and bytes."""
         self.apply(tiers, breaker)
+
+    def _routed(self, replica: str, chain: tuple[int, ...], prompt_ids: list[int], size_bytes: int) -> None:
+        self.prefixes.add(replica, chain)
 
     def apply(self, specs: Iterable[TierSpec], breaker: BreakerSpec) -> None:
         """Takes a new ladder. Replicas that stay keep their state; those that go serve what they have and nothing more."""

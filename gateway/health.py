@@ -309,6 +309,7 @@ class HealthWatch:
     def _follow(self, replica: Replica, record: ReplicaRecord) -> None:
         """The supervisor's word: it knows first when an engine dies or is to drain; `ready` is still checked by probes."""
         self._listen(replica, record)
+        replica.held_blocks = record.held_blocks
         was_ready, replica.is_registered_ready = replica.is_registered_ready, record.state == "ready"
         now = asyncio.get_running_loop().time()
         if record.state == "ready":

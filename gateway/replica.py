@@ -91,6 +91,8 @@ class Replica:
         self.kv_use: float | None = None
         """The part of its KV cache that is in use, as it said at `kv_as_of` (monotonic seconds); None: it doesn't say."""
         self.kv_as_of = 0.0
+        self.held_blocks: int | None = None
+        """Blocks in its engine's prefix cache, where its supervisor follows that."""
         self.was_probed = asyncio.Event()
         self.kick = asyncio.Event()
         """Set when a probe should run at once."""

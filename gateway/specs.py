@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.policy.prefix import DEFAULT_BUDGET_BYTES
+
 Seconds = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -205,6 +207,8 @@ class RoutingSpec(Spec):
     picker: str = "best"
     zone: str = ""
     """The gateway's own zone; replicas there are preferred."""
+    prefix_budget_bytes: Annotated[int, Field(ge=65536)] = DEFAULT_BUDGET_BYTES
+    """Memory for what is known of prompts, of each model: who holds which of their beginnings."""
 
 
 class LimitsSpec(Spec):

@@ -25,6 +25,7 @@ def model_status(fleet: Fleet, shares: TierShares, exercised: Exercised, now: fl
     return {
         "ready": any(t["serving"] for t in tiers),
         "tiers": tiers,
+        "prefixes": {"blocks": len(fleet.prefixes), "size_bytes": fleet.prefixes.size_bytes},
         "answers_60s": sum(of_kind(minute, "tier").values()),
         "degraded_60s": of_kind(minute, "reason"),
         "sheds_60s": of_kind(minute, "shed"),
@@ -182,6 +183,7 @@ def _replica(replica: Replica, now: float) -> Json:
         "in_flight": replica.in_flight,
         "slots": replica.place.slots or replica.slots,
         "breaker": replica.breaker.state,
+        "held_blocks": replica.held_blocks,
         "ttft_s": round(replica.ttft_s, 4),
     }
 

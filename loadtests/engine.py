@@ -15,7 +15,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import orjson
 import uvloop
@@ -31,6 +31,9 @@ from loadtests.telemetry import Telemetry
 from loadtests.tokens import detokenize, encode, render_chat
 from loadtests.wire import Connection, Pending, Request
 
+if TYPE_CHECKING:
+    from loadtests.kv_publisher import KvPublisher
+
 REQUESTS_KEPT = 64
 
 
@@ -43,6 +46,8 @@ class Options:
     api_key: str | None = None
     pace: Pace = field(default_factory=Pace)
     kv_blocks: int = 8192
+    kv_events: str = ""
+    """Where it publishes what its prefix cache holds; empty: nowhere."""
     max_model_len: int = 32_768
     tokens_per_event: int = 1
     token_ids: str = "yes"
@@ -57,7 +62,7 @@ class Engine:
         self._options = options
         self._loop = loop
         self._telemetry = Telemetry()
-        self._prefixes = PrefixCache(options.kv_blocks)
+        self._prefixes = PrefixCache(options.kv_blocks, _publisher(options.kv_events))
         self._decoder = Decoder(loop, options.pace, self._telemetry, self._prefixes)
         self._switch = FaultSwitch()
         self._active: set[Generation] = set()
@@ -244,6 +249,15 @@ class Engine:
         _json(connection, self.stats())
 
 
+def _publisher(endpoint: str) -> "KvPublisher | None":
+    if not endpoint:
+        return None
+    # Who publishes nothing need not wait for ZeroMQ to be imported.
+    from loadtests.kv_publisher import KvPublisher
+
+    return KvPublisher(endpoint)
+
+
 def _fault_of(sequence: Sequence) -> Fault:
     return cast(Generation, sequence.sink).fault
 
@@ -303,6 +317,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--token-ms", type=float, default=20.0, help="0: as fast as it can")
     parser.add_argument("--prefill-tokens-per-s", type=float, default=20_000.0, help="0: takes no time")
     parser.add_argument("--kv-blocks", type=int, default=8192, help="of 16 tokens; 0: no prefix cache")
+    parser.add_argument("--kv-events", default="", help="a ZeroMQ endpoint to publish the cache's events at")
     parser.add_argument("--max-model-len", type=int, default=32_768)
     parser.add_argument("--tokens-per-event", type=int, default=1)
     parser.add_argument("--token-ids", choices=("yes", "ignored", "refused"), default="yes")
@@ -318,6 +333,7 @@ def options_from(arguments: argparse.Namespace) -> Options:
         api_key=arguments.api_key,
         pace=Pace(arguments.slots, arguments.token_ms / 1000, arguments.prefill_tokens_per_s),
         kv_blocks=arguments.kv_blocks,
+        kv_events=arguments.kv_events,
         max_model_len=arguments.max_model_len,
         tokens_per_event=arguments.tokens_per_event,
         token_ids=arguments.token_ids,

@@ -1,5 +1,6 @@
 """What an engine is, and the command line and environment that start its server."""
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ class EngineSpec:
     extra_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     argv: tuple[str, ...] = ()
+    kv_events: str = ""
+    """The ZeroMQ endpoint at which it tells what its prefix cache holds; empty: it does not."""
     api_key: str | None = field(default=None, repr=False)
     kv: KvSettings = NO_KV
     """What becomes of vLLM's KV blocks."""
@@ -48,7 +51,18 @@ def command(spec: EngineSpec, port: int, host: str = "127.0.0.1") -> list[str]:
     if spec.kind == "llamacpp":
         return _llamacpp(spec, port, host)
     places = {"port": port, "host": host, "model": spec.model, "served_model": spec.served_model}
+    places |= {"kv_events": spec.kv_events}
     return [*(part.format(**places, slots=spec.slots) for part in spec.argv), *spec.extra_args]
+
+
+_KV_EVENTS = "--kv-events-config"
+
+
+def tells_kv_events(spec: EngineSpec) -> bool:
+    """Whether it can be asked to tell what its prefix cache holds, and nobody else has asked already."""
+    if spec.kind == "vllm":
+        return not any(arg.startswith(_KV_EVENTS) for arg in spec.extra_args)
+    return any("{kv_events}" in part for part in spec.argv)
 
 
 def environment(spec: EngineSpec, base: Mapping[str, str], cores: int = 1) -> dict[str, str]:
@@ -73,11 +87,19 @@ def _vllm(spec: EngineSpec, port: int, host: str) -> list[str]:
         *("--model", spec.model, "--served-model-name", spec.served_model),
         *("--max-num-seqs", str(spec.slots)),
         *_longest(spec),
+        *_kv_events(spec),
         "--disable-uvicorn-access-log",
         *(_ON_CPU if is_on_cpu else _gpu_share(spec.gpu)),
         *arguments(spec.kv),
         *spec.extra_args,
     ]
+
+
+def _kv_events(spec: EngineSpec) -> tuple[str, ...]:
+    if not spec.kv_events:
+        return ()
+    asked = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": spec.kv_events}
+    return (_KV_EVENTS, json.dumps(asked))
 
 
 def _longest(spec: EngineSpec) -> tuple[str, ...]:

@@ -18,13 +18,15 @@ import aiohttp
 from replicas.descendants import DescendantWatch
 from replicas.engine_load import EngineLoad, read_load
 from replicas.engine_log import EngineLog
-from replicas.engines import EngineSpec, command, environment
+from replicas.engines import EngineSpec, command, environment, tells_kv_events
 from replicas.exit_reason import ExitReason, classify
+from replicas.held_blocks import HeldBlocksTeller
 from replicas.kernel import oom_kills
 from replicas.lifecycle import Patience, Vitals, backoff_s, failures_after, is_right_check_due, must_go
 from replicas.probe import KnownPrompt, ProbeResult, open_probe_session, probe_ready, probe_right
 from replicas.registration import Registration
 from state_store.child_process import ChildProcess
+from state_store.prefix_news import topic_of
 from state_store.protocol import StateStore
 from state_store.records import ReplicaRecord
 
@@ -69,6 +71,10 @@ class Supervisor:
         self._progress = progress
         self._log_folder = log_folder
         self._rng = rng or random.Random()
+        self._store = store
+        self._engine = spec.engine
+        """As it is started."""
+        self._held: HeldBlocksTeller | None = None
         self._registration = Registration(store, self.record)
         self._session: aiohttp.ClientSession | None = None
         self._log = EngineLog(Path())
@@ -116,6 +122,7 @@ class Supervisor:
             as_of=time.time(),
             engine_pid=self.engine_pid,
             restarts=self.restarts,
+            held_blocks=len(self._held.held) if self._held is not None else 0,
         )
 
     async def until_ready(self) -> None:
@@ -136,7 +143,7 @@ class Supervisor:
         self._session = open_probe_session()
         own_folder = None if self._log_folder else tempfile.mkdtemp(prefix="graceway-replica-")
         self._log = EngineLog(Path(self._log_folder or own_folder or "") / f"{self._spec.replica}.log")
-        beating = asyncio.create_task(self._registration.keep(), name=f"{self._spec.replica} heartbeats")
+        beating = asyncio.create_task(self._beat(), name=f"{self._spec.replica} heartbeats")
         self._supervising = asyncio.create_task(self._supervise(), name=f"{self._spec.replica} engine")
         try:
             await self._supervising
@@ -148,6 +155,19 @@ class Supervisor:
             await self._end(beating)
             if own_folder:
                 shutil.rmtree(own_folder, ignore_errors=True)
+
+    async def _beat(self) -> None:
+        """Tells that it lives, and what its engine holds where that can say so, until cancelled."""
+        if not tells_kv_events(self._spec.engine):
+            await self._registration.keep()
+            return
+        # A socket's path may have 107 bytes.
+        with tempfile.TemporaryDirectory(prefix="gw-kv-") as folder:
+            endpoint = f"ipc://{folder}/events"
+            spec, topic = self._spec, topic_of(self._spec.model)
+            self._engine = replace(spec.engine, kv_events=endpoint)
+            self._held = HeldBlocksTeller(spec.replica, topic, endpoint, self._store)
+            await asyncio.gather(self._registration.keep(), self._held.run())
 
     async def stop(self) -> None:
         """Ends the engine and `run`; returns when both have ended."""
@@ -227,9 +247,11 @@ class Supervisor:
         port = _free_port(spec.host)
         self.url = f"http://{spec.host}:{port}"
         self._log.begin()
+        if self._held is not None:
+            self._held.begin()
         self._child = await ChildProcess.start(
-            command(spec.engine, port, spec.host),
-            env=environment(spec.engine, os.environ, len(os.sched_getaffinity(0))),
+            command(self._engine, port, spec.host),
+            env=environment(self._engine, os.environ, len(os.sched_getaffinity(0))),
             log_path=self._log.path,
             grace_s=self._patience.stop_grace_s,
         )

@@ -48,3 +48,5 @@ class ReplicaRecord(Record):
     """Unix time of this heartbeat on the supervisor's clock."""
     engine_pid: int = 0
     restarts: int = 0
+    held_blocks: int = 0
+    """Blocks of prompts and answers in its engine's prefix cache: of replicas that may go, the one with fewest goes."""

@@ -158,7 +158,7 @@ def context_of(facts: Facts, tier: TierView, snapshot: Snapshot, attempts: Seque
     preferred: tuple[str, ...] = ()
     if facts.session and (not bound or tier.routable.named(bound) is None):
         bound = ""
-        preferred = tuple(r.replica for r in ranked(digest(facts.session), tier.routable, 2))
+        preferred = _choices(facts, tier, snapshot)
     return Context(
         facts,
         tier,
@@ -168,6 +168,16 @@ def context_of(facts: Facts, tier: TierView, snapshot: Snapshot, attempts: Seque
         snapshot.zone,
         snapshot.prefixes,
     )
+
+
+def _choices(facts: Facts, tier: TierView, snapshot: Snapshot) -> tuple[str, ...]:
+    """A session's first and second choice. One that had a replica and lost it goes where most of its prompt is, so that
+    it need not be computed again; a new one by rendezvous alone, or all that begin alike would crowd on one replica."""
+    hashed = [r.replica for r in ranked(digest(facts.session), tier.routable, 2)]
+    if not snapshot.bindings.get(tier.name) or snapshot.prefixes is None or not facts.prefix:
+        return tuple(hashed)
+    holders = [r for r in snapshot.prefixes.holders(facts.prefix) if tier.routable.named(r) is not None]
+    return tuple(dict.fromkeys((*holders, *hashed)))[:2]
 
 
 def resolve(name: str) -> Callable[..., object]:

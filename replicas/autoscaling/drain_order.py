@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from state_store.records import ReplicaRecord
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -17,6 +19,11 @@ class Member:
     started_at: float = 0.0
     is_standby: bool = False
     """Started and not in rotation: serves nobody, but is the first one needed."""
+
+
+def member_of(record: ReplicaRecord, *, bound_sessions: int = 0, in_flight: int = 0) -> Member:
+    """What a replica's record says would be lost with it; the rest only gateways know."""
+    return Member(record.replica, record.state, bound_sessions, record.held_blocks, in_flight)
 
 
 _ORDER = {"draining": 0, "down": 1, "starting": 2, "ready": 3}

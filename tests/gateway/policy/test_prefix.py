@@ -1,6 +1,6 @@
 """The prefix chain and its index."""
 
-from gateway.policy.prefix import BLOCK_BYTES, MAX_BLOCKS, PrefixIndex, prefix_chain
+from gateway.policy.prefix import BLOCK_BYTES, ENTRY_BYTES, MAX_BLOCKS, PrefixIndex, prefix_chain
 
 SYSTEM = b"s" * (2 * BLOCK_BYTES)
 
@@ -38,7 +38,7 @@ def test_a_restarted_replica_has_seen_nothing() -> None:
 
 
 def test_the_index_is_bounded_and_drops_what_was_not_used_lately() -> None:
-    index = PrefixIndex(max_blocks=2)
+    index = PrefixIndex(budget_bytes=2 * ENTRY_BYTES)
     index.add("r1", (1, 2))
     index.add("r1", (1,))
     index.add("r1", (3,))

@@ -1,11 +1,13 @@
 """Routing inside a tier: filters, scorers, pickers, candidates, and names in the configuration."""
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from gateway.policy.facts import Attempt
+from gateway.policy.prefix import PrefixIndex
 from gateway.policy.rendezvous import digest, ranked
 from gateway.policy.route import (
     CANDIDATES,
@@ -196,6 +198,27 @@ class TestContextOf:
         expected = tuple(r.replica for r in ranked(digest("x"), view.routable, 2))
         assert (found.bound, found.preferred) == ("", expected)
         assert len(set(expected)) == 2
+
+    @pytest.mark.parametrize(
+        ("bindings", "holders", "first"),
+        [
+            ({"t": "gone"}, ("c",), "c"),
+            ({"t": "gone"}, ("gone", "b"), "b"),
+            ({"t": "gone"}, ("gone",), None),
+            ({}, ("c",), None),
+        ],
+    )
+    def test_a_session_that_lost_its_replica_goes_where_most_of_its_prompt_is(
+        self, bindings: dict[str, str], holders: tuple[str, ...], first: str | None
+    ) -> None:
+        view, index = tier("t", A, B, C), PrefixIndex()
+        for replica in reversed(holders):
+            index.add(replica, (1, 2))
+        known = replace(ladder(view, bindings=bindings), prefixes=index)
+        found = context_of(facts(session="x", prefix=(1, 2, 3)), view, known, ())
+        hashed = [r.replica for r in ranked(digest("x"), view.routable, 2)]
+        others = [name for name in hashed if name != first]
+        assert found.preferred == ((first, others[0]) if first else tuple(hashed))
 
     def test_no_session_prefers_nothing(self) -> None:
         view = tier("t", A, B)

@@ -1,8 +1,11 @@
 """Which replica goes first."""
 
+from dataclasses import replace
+
 import pytest
 
-from replicas.autoscaling.drain_order import Member, drain_order
+from replicas.autoscaling.drain_order import Member, drain_order, member_of
+from state_store.records import ReplicaRecord
 
 READY = Member("ready", "ready", bound_sessions=5, cached_prefixes=5, in_flight=5, started_at=100)
 
@@ -26,3 +29,12 @@ READY = Member("ready", "ready", bound_sessions=5, cached_prefixes=5, in_flight=
 def test_the_cheaper_loss_goes_first(first: Member, second: Member) -> None:
     assert drain_order([second, first]) == (first, second)
     assert drain_order([first, second]) == (first, second)
+
+
+def test_the_replica_that_holds_least_goes_first() -> None:
+    record = ReplicaRecord("r", "m", "t", "http://h:1", "s", "ready", "", "a", 4, 1.0, 99.5)
+    held = {"a": 40, "b": 7, "c": 900}
+    members = [member_of(replace(record, replica=name, held_blocks=n)) for name, n in held.items()]
+    assert [m.replica for m in drain_order(members)] == ["b", "a", "c"]
+    busy = [member_of(replace(record, replica="b", held_blocks=7), bound_sessions=1), *members[::2]]
+    assert [m.replica for m in drain_order(busy)] == ["a", "c", "b"]
