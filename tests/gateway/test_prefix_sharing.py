@@ -170,7 +170,7 @@ def test_text_blocks_end_in_the_token_block_that_is_whole_by_then() -> None:
 
 
 def test_an_entry_costs_no_more_than_is_counted_for_it() -> None:
-    rng, count = Random(1), 800
+    rng, count = Random(1), 2000
     gc.collect()
     tracemalloc.start()
     index = PrefixIndex(budget_bytes=count * ENTRY_BYTES)
