@@ -65,12 +65,12 @@ class Attempts:
 
     async def run(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> Verdict:
         """One attempt on the permit's replica. The permit is settled, whatever happens."""
-        loop, began_at = asyncio.get_running_loop(), perf_counter()
+        began_at = perf_counter()
         outcome, result = Outcome.NEUTRAL, "abandoned"
         course.first_token_at, course.span = 0.0, None
         tokens_before = course.journal.tokens if course.has_tokens else 0
         if course.is_retry:
-            self.budget.spend(loop.time())
+            self.budget.spend(course.time())
         if not course.has_begun and decision.tier != course.first_tier:
             best = next(iter(self.fleet.tiers))
             spec = self.fleet.tiers[decision.tier].spec
@@ -93,7 +93,7 @@ class Attempts:
             self._failed(course, decision, permit, failed, tokens_before)
             return False
         finally:
-            permit.settle(outcome, loop.time())
+            permit.settle(outcome, course.time())
             if money is not None:
                 journal = course.journal
                 money.settle(result, journal.usage, journal.tokens - tokens_before)
@@ -191,7 +191,7 @@ class Attempts:
         return leg
 
     def _patience(self, course: Course, tier_name: str) -> Patience:
-        now, deadline = asyncio.get_running_loop().time(), course.facts.deadline
+        now, deadline = course.time(), course.facts.deadline
         if not is_streamed_inside(course.request):
             # Its first byte is its last: only the deadline says how long that may take.
             return Patience(deadline, deadline)
@@ -220,7 +220,7 @@ class Attempts:
         self, course: Course, served: Served, replica: Replica, exchange: Exchange, reply: Reply
     ) -> Take:
         """What is done with events in the step in which they are read: journal, measure, pass on."""
-        journal, stream, time = course.journal, exchange.stream, asyncio.get_running_loop().time
+        journal, stream, time = course.journal, exchange.stream, course.time
         is_streamed, tokens = course.request.stream, journal.tokens
 
         def take(events: list[bytes]) -> Awaitable[None] | None:
@@ -322,7 +322,7 @@ class Attempts:
         self, course: Course, decision: Serve, permit: Permit, failed: ExchangeFailed, tokens_before: int
     ) -> None:
         """Learns from a failed attempt, and prepares the next one."""
-        now, replica = asyncio.get_running_loop().time(), permit.replica
+        now, replica = course.time(), permit.replica
         if course.journal.tokens > tokens_before:
             # It made progress, so this is a new incident: what failed before may be well again.
             course.attempts.clear()

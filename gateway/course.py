@@ -1,6 +1,6 @@
 """One request's way through the pipeline: what was tried, what the client has, and where it goes on."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.context import TooLong
@@ -25,6 +25,8 @@ class Course:
     journal: Journal
     turn: Turn
     """Of its session."""
+    time: Callable[[], float]
+    """The event loop's clock: asking for the loop costs more than asking it."""
     attempts: list[Attempt] = field(default_factory=list)
     seam: Seam | None = None
     """Set when the stream broke after the client had some of it."""
@@ -100,7 +102,9 @@ class Course:
 
     def lane(self, race: Race) -> "Course":
         """The same request as one of two that race for the first token."""
-        return Course(self.asked, self.facts, Journal(self.asked), self.turn, race=race, trail=self.trail)
+        return Course(
+            self.asked, self.facts, Journal(self.asked), self.turn, self.time, race=race, trail=self.trail
+        )
 
     def take_over(self, lane: "Course") -> None:
         """Goes on from where a lane of a race ended."""

@@ -180,6 +180,11 @@ class Connection:
         return self._transport is not None and not self._transport.is_closing()
 
     @property
+    def idle_s(self) -> float:
+        """How long nobody has used it."""
+        return self._loop.time() - self.idle_since
+
+    @property
     def is_untouched(self) -> bool:
         """Whether no byte of an answer has come."""
         return not self._has_head and not self.status
@@ -338,14 +343,12 @@ class ConnectionPool:
         Raises:
             ExchangeFailed: `refused` or `unreachable`.
         """
-        loop = asyncio.get_running_loop()
-        oldest = loop.time() - IDLE_S
         while self._idle:
             connection = self._idle.pop()
-            if not fresh and connection.is_reusable and connection.idle_since > oldest:
+            if not fresh and connection.is_reusable and connection.idle_s < IDLE_S:
                 return connection
             connection.abort()
-        return await self._open(loop, timeout_s)
+        return await self._open(asyncio.get_running_loop(), timeout_s)
 
     async def _open(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> Connection:
         origin = self._origin

@@ -23,7 +23,7 @@ class Ledger:
 
     def answered(self, course: Course, tier: str, degraded: str) -> None:
         """A whole answer went out; `degraded` is the reason when it was a lower tier's."""
-        now = asyncio.get_running_loop().time()
+        now = course.time()
         self._request(course.request, tier, "degraded" if degraded else "served")
         course.trail.ended("degraded" if degraded else "served", tier, degraded)
         self._shares.add(tier, now)
@@ -51,7 +51,7 @@ class Ledger:
         self._request(request, tier, "broken")
         course.trail.ended("broken", tier, shed.reason)
         self._telemetry.count(self._telemetry.resumes, self._model, "given_up")
-        self._shares.stream("given_up", asyncio.get_running_loop().time())
+        self._shares.stream("given_up", course.time())
 
     def feature(self, name: str, source: str) -> None:
         """Where one context feature of a request came from."""

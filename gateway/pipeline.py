@@ -76,7 +76,7 @@ class Pipeline:
             request = enriched
         facts = self._facts(request, arrived_at)
         turn = await self.sessions.begin(facts.session, self.fleet.is_lost)
-        course = Course(request, facts, Journal(request), turn, trail=trail)
+        course = Course(request, facts, Journal(request), turn, time, trail=trail)
         self.budget.earn(time())
         verdict: Verdict = False
         while verdict is False:

@@ -1,7 +1,6 @@
 """What Graceway counts and times, under Prometheus' conventions. Label sets are bounded: all of them come from the config."""
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -112,11 +111,17 @@ class Telemetry:
             ("model", "cause"), registry=registry,
         )  # fmt: skip
         registry.register(_Gauges(gauges))
-        # A child lookup costs more than the increment; label sets are bounded, so all children are kept.
-        self._counters = lru_cache(maxsize=None)(_counter)
+        self._uncounted: dict[tuple[Counter, tuple[str, ...]], float] = {}
+        """What has been added since somebody looked: a counter's lock costs more than all else that is done here."""
 
     def count(self, metric: Counter, *labels: str, by: float = 1.0) -> None:
-        self._counters(metric, labels).inc(by)
+        key = metric, labels
+        self._uncounted[key] = self._uncounted.get(key, 0.0) + by
+
+    def _count_up(self) -> None:
+        uncounted, self._uncounted = self._uncounted, {}
+        for (metric, labels), by in uncounted.items():
+            metric.labels(*labels).inc(by)
 
     def _durations(
         self, name: str, help_: str, labels: tuple[str, ...], edges_s: tuple[float, ...]
@@ -127,11 +132,8 @@ class Telemetry:
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
+        self._count_up()
         return generate_latest(self.registry)
-
-
-def _counter(metric: Counter, labels: tuple[str, ...]) -> Counter:
-    return metric.labels(*labels)
 
 
 class _Gauges(Collector):
