@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help setup run test test-all check fuzz load soak report bench-overhead bench-faults bench-overload protos lock clean
+.PHONY: help setup run test test-all check fuzz load soak report bench-overhead bench-faults bench-overload bench-kv protos lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -49,6 +49,10 @@ bench-overfuzz: setup ## the parsers under Atheris for FUZZ_SECONDS (600) in all
 
 load: setup ## the overload table on simulated replicas: 12 minutes
 	$(PY) -m loadtests.overload_table
+
+bench-kv: setup ## KV blocks: how fast they move, and restoring against recomputing on two real vLLM servers: 15 minutes
+	.venv/bin/graceway bench kv-transport
+	.venv/bin/graceway bench kv-restore
 
 protos: ## generates the messages of the gRPC surface anew
 	$(PY) -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. gateway/inference_pb/inference.proto

@@ -124,3 +124,52 @@ def quality(
     except (ConfigError, NoSuchTier, InterviewFailed, StatusUnavailable) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(EXIT_WRONG_OPTION) from None
+
+
+@app.command("kv-transport")
+def kv_transport(
+    rounds: Annotated[int, typer.Option(min=1)] = 9,
+    size_bytes: Annotated[
+        list[int] | None, typer.Option("--size", help="Bytes of a block; several are measured in turn.")
+    ] = None,
+) -> None:
+    """Move KV blocks to and from a Redis of its own, against redis-py and a bare socket."""
+    import asyncio
+
+    from deploy.bench_kv_transport import claims, measure
+    from state_store.embedded import EmbeddedRedis
+
+    async def run() -> bool:
+        redis, holds = EmbeddedRedis(maxmemory_bytes=1 << 30), True
+        await redis.start()
+        try:
+            for size in size_bytes or (1_474_560, 5_898_240):
+                rows = await asyncio.to_thread(measure, redis.url, size, rounds)
+                typer.echo(f"blocks of {size / 1e6:.1f} MB, {rounds} rounds")
+                for row in rows:
+                    typer.echo(f"  {row.text}")
+                for is_seen, text in claims(rows):
+                    typer.echo(f"  {'holds ' if is_seen else 'FAILS '} {text}")
+                    holds &= is_seen
+        finally:
+            await redis.stop()
+        return holds
+
+    if not asyncio.run(run()):
+        raise typer.Exit(EXIT_CLAIM_FAILED)
+
+
+@app.command("kv-restore")
+def kv_restore(
+    model: Annotated[Path, typer.Option(help="A model's folder, for vLLM on the CPU.")] = Path(
+        "models/smollm2-135m"
+    ),
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+) -> None:
+    """Restore and recompute on two real vLLM servers: by length, between turns, after a kill; and the cost of it."""
+    import asyncio
+
+    from deploy.bench_kv_restore import run
+
+    if not asyncio.run(run(model, rounds, typer.echo)):
+        raise typer.Exit(EXIT_CLAIM_FAILED)

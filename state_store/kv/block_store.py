@@ -21,8 +21,8 @@ from state_store.redis_url import parse_redis_url
 _CONTROL_TIMEOUT_S = 0.08
 _DATA_TIMEOUT_S = 0.25
 """Of one block: what moves data holds nobody up but the request that it is for."""
-_WINDOW = 4
-"""Values that are on their way at once on a connection."""
+_WINDOW_BYTES = 4_000_000
+"""How much is on its way at once on a connection: enough to keep a link busy; more makes Redis pile up copies."""
 
 
 class BlocksUnavailable(Exception):  # noqa: N818 - a condition that callers plan for
@@ -87,13 +87,14 @@ class BlockStore:
         """
         patience_s = min(_DATA_TIMEOUT_S, max(0.001, deadline - self._now()))
         with self._connection(patience_s) as connection:
-            connection.send([[b"GET", block.key] for block in blocks[:_WINDOW]])
+            window = max(1, _WINDOW_BYTES // len(places[0]))
+            connection.send([[b"GET", block.key] for block in blocks[:window]])
             for number, place in enumerate(places):
                 if self._now() > deadline:
                     raise ConnectionFailed("the load took too long")
                 size = connection.value_into(place)
-                if number + _WINDOW < len(blocks):
-                    connection.send([[b"GET", blocks[number + _WINDOW].key]])
+                if number + window < len(blocks):
+                    connection.send([[b"GET", blocks[number + window].key]])
                 yield size
 
     def store(self, outgoing: Sequence[Outgoing]) -> list[bool]:
@@ -103,8 +104,9 @@ class BlockStore:
         ticket = self._admit(self._writes)
         replies: list[Reply] = []
         with self._connection(_DATA_TIMEOUT_S) as connection:
-            for first in range(0, len(outgoing), _WINDOW):
-                replies += connection.ask([self._set(out) for out in outgoing[first : first + _WINDOW]])
+            window = max(1, _WINDOW_BYTES // outgoing[0].size_bytes)
+            for first in range(0, len(outgoing), window):
+                replies += connection.ask([self._set(out) for out in outgoing[first : first + window]])
                 if isinstance(replies[-1], ServerError):
                     break
         refused = next((reply for reply in replies if isinstance(reply, ServerError)), None)
