@@ -1,0 +1,116 @@
+"""KV blocks of one vLLM restored by another, while somebody deletes, cuts and changes them: what is said stays the same."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import aiohttp
+import pytest
+from redis import Redis
+
+from deploy.bench_kv_engines import Engine, ask, random_prompt
+from replicas.kv.settings import KvSettings
+from state_store.embedded import EmbeddedRedis
+from tests.rig import free_port
+
+MODEL = Path(__file__).parents[2] / "models" / "smollm2-135m"
+SETTINGS = KvSettings("replicate", budget_bytes=1 << 30)
+PROMPTS, PROMPT_TOKENS, TOKENS = 10, 700, 24
+
+
+@pytest.fixture
+async def redis() -> AsyncIterator[EmbeddedRedis]:
+    server = EmbeddedRedis(maxmemory_bytes=2 << 30)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def pair(redis: EmbeddedRedis, tmp_path: Path) -> AsyncIterator[tuple[Engine, Engine]]:
+    one, other = (Engine(MODEL, free_port(), tmp_path / f"{name}.log", SETTINGS, redis.url) for name in "ab")
+    try:
+        await one.start()
+        await other.start()
+        yield one, other
+    finally:
+        await one.stop()
+        await other.stop()
+
+
+def spoil(redis: Redis, key: bytes, other: bytes, rng: Random) -> None:
+    value = redis.get(key)
+    if not isinstance(value, bytes) or not value:
+        return
+    how = rng.choice(("delete", "cut", "flip", "swap"))
+    if how == "delete":
+        redis.delete(key)
+    elif how == "cut":
+        redis.set(key, value[: rng.randrange(len(value))])
+    elif how == "swap":
+        redis.set(key, redis.get(other) or b"")
+    else:
+        at = rng.randrange(len(value))
+        redis.set(key, value[:at] + bytes([value[at] ^ 1 << rng.randrange(8)]) + value[at + 1 :])
+
+
+@contextmanager
+def vandal(url: str, seed: int) -> Iterator[None]:
+    """Damages blocks at random, one after the other, as long as the context lasts."""
+    stop, rng = threading.Event(), Random(seed)
+
+    def work() -> None:
+        with Redis.from_url(url) as redis:
+            while not stop.wait(0.002):
+                keys = list(redis.scan_iter(b"graceway:kv:*", count=1000))
+                if keys:
+                    spoil(redis, rng.choice(keys), rng.choice(keys), rng)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+async def counts(http: aiohttp.ClientSession, engine: Engine) -> dict[str, float]:
+    """What the engine's connector counted, by name."""
+    async with http.get(engine.url + "/metrics") as answer:
+        lines = [line for line in (await answer.text()).splitlines() if line.startswith("graceway_kv_")]
+    return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+async def until_saved(url: str) -> None:
+    """Returns when no more blocks come in."""
+    before = -1
+    with Redis.from_url(url) as redis:
+        while before != (now := redis.dbsize()):
+            before = now
+            await asyncio.sleep(0.5)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+async def test_what_is_said_stays_the_same_whatever_becomes_of_the_blocks(
+    redis: EmbeddedRedis, pair: tuple[Engine, Engine]
+) -> None:
+    (one, other), rng = pair, Random(5)
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as http:
+        prompts = [random_prompt(rng, PROMPT_TOKENS) for _ in range(PROMPTS)]
+        expected = [(await ask(http, one.url, prompt, TOKENS)).ids for prompt in prompts]
+        await until_saved(redis.url)
+        undamaged = await ask(http, other.url, prompts[0], TOKENS)
+        with vandal(redis.url, seed=6):
+            told = [await ask(http, other.url, prompt, TOKENS) for prompt in prompts[1:4]]
+            told += await asyncio.gather(*(ask(http, other.url, prompt, TOKENS) for prompt in prompts[4:]))
+        assert [undamaged.ids, *(one_told.ids for one_told in told)] == expected
+        seen = await counts(http, other)
+    assert seen["graceway_kv_loaded_bytes_total"] > 0
+    missed = sum(value for name, value in seen.items() if name.startswith("graceway_kv_missed_"))
+    assert missed > 0

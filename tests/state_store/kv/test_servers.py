@@ -1,0 +1,90 @@
+"""Blocks on Redis as it is run: under TLS, behind Sentinels that name another master, read-only; and not in a Cluster."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trustme
+
+from loadtests.processes import RedisProcess
+from loadtests.redis_groups import running_sentinels
+from state_store.kv.block_format import HEAD_BYTES, BlockId, pack, unpack
+from state_store.kv.block_store import BlockStore, BlocksUnavailable, Outgoing
+from state_store.kv.budget import Budget
+from tests.state_store.tls_proxy import proxy_to
+
+SIZE = 3_000_000
+PATIENT_S = 2.0
+WITHIN_S = 20.0
+
+
+def opened(url: str) -> BlockStore:
+    return BlockStore(url, Budget(1 << 30, 60.0), control_timeout_s=PATIENT_S)
+
+
+def there_and_back(store: BlockStore, number: int = 0) -> str:
+    """Stores a block and fetches it: what is wrong with it, empty for nothing."""
+    block = BlockId(b"f" * 16, number.to_bytes(32, "big"))
+    payload = memoryview(bytes(range(250)) * (SIZE // 250))
+    place = memoryview(bytearray(HEAD_BYTES + SIZE))
+    store.store([Outgoing(block, pack(block, payload)[0], payload)])
+    (size,) = store.fetch([block], [place], time.monotonic() + WITHIN_S)
+    return "absent" if size is None else unpack(block, place[:size], memoryview(bytearray(SIZE)))
+
+
+async def until_done(act: Callable[[], str]) -> str:
+    """What `act` says once it does not fail any more."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            try:
+                return await asyncio.to_thread(act)
+            except BlocksUnavailable:
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_under_tls_with_our_own_authority_and_no_other(tmp_path: Path) -> None:
+    ours, others = trustme.CA(), trustme.CA()
+    ours.cert_pem.write_to_path(str(tmp_path / "ours.pem"))
+    others.cert_pem.write_to_path(str(tmp_path / "others.pem"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    ours.issue_cert("127.0.0.1").configure_cert(context)
+    async with RedisProcess() as server, proxy_to(server.port, context) as tls:
+        url = f"rediss://127.0.0.1:{tls.port}?ca={tmp_path}"
+        store, stranger = opened(f"{url}/ours.pem"), opened(f"{url}/others.pem")
+        assert await until_done(lambda: there_and_back(store)) == ""
+        with pytest.raises(BlocksUnavailable, match="certificate"):
+            await asyncio.to_thread(there_and_back, stranger)
+        store.close()
+        stranger.close()
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="session")
+async def test_sentinels_name_the_master_and_after_a_failover_the_other_one() -> None:
+    async with running_sentinels() as group:
+        store = opened(group.url)
+        assert await asyncio.to_thread(there_and_back, store) == ""
+        await group.master.kill()
+        assert await until_done(lambda: there_and_back(store, 1)) == ""
+        store.close()
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_read_only_replica_takes_nothing() -> None:
+    async with (
+        RedisProcess() as master,
+        RedisProcess("--replicaof", "127.0.0.1", str(master.port)) as replica,
+    ):
+        store = opened(replica.url)
+        with pytest.raises(BlocksUnavailable, match="READONLY"):
+            await asyncio.to_thread(there_and_back, store)
+        store.close()
+
+
+def test_a_cluster_is_refused() -> None:
+    with pytest.raises(ValueError, match="Cluster"):
+        opened("redis+cluster://h")
