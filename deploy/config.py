@@ -29,6 +29,7 @@ from gateway.specs import (
     RetrySpec,
     RoutingSpec,
     Seconds,
+    ServerTlsSpec,
     Spec,
     TierSpec,
     TracingSpec,
@@ -56,6 +57,7 @@ class ServerSpec(Spec):
     """0 takes any free port (under `graceway serve` alone, which prints it)."""
     grpc_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0 turns gRPC off."""
+    tls: ServerTlsSpec | None = None
 
 
 class StateStoreSpec(Spec):

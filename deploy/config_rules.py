@@ -3,10 +3,10 @@
 The rules read the file's data rather than the validated models: a wrong type elsewhere hides none of them.
 """
 
-import ssl
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from deploy.certificate_rules import authority_faults, certificate_faults
 from deploy.yaml_lines import Document, Place, Plain, Problem
 from gateway.policy.route import resolve
 from replicas.model_tokens import ModelTokens
@@ -47,6 +47,10 @@ def _server_faults(server: Plain) -> Iterator[Fault]:
     if grpc_port and grpc_port == written.get("port", 8000):
         mend = "Give gRPC a port of its own, or set grpc_port to 0"
         yield ("server", "grpc_port"), f"HTTP listens on {grpc_port} already", mend
+    tls = written.get("tls")
+    if isinstance(tls, dict):
+        yield from certificate_faults(("server", "tls"), tls)
+        yield from authority_faults(("server", "tls", "client_ca_file"), tls.get("client_ca_file"))
 
 
 def _store_faults(store: Plain) -> Iterator[Fault]:
@@ -127,7 +131,8 @@ def _tier_faults(place: Place, tier: dict[str, Plain]) -> Iterator[Fault]:
     if "budget" in tier and "price" not in tier:
         mend = "Add `price: {prompt: …, answer: …}`, for a million tokens each"
         yield (*place, "budget"), "a budget without a price bounds nothing", mend
-    yield from _ca_faults(place, tier.get("ca_file"))
+    yield from authority_faults((*place, "ca_file"), tier.get("ca_file"))
+    yield from certificate_faults(place, tier)
     yield from _text_faults(place, tier)
     yield from _near_faults(place, tier.get("near"))
     yield from _tokenizer_faults(place, tier.get("tokenizer"))
@@ -149,15 +154,6 @@ def _near_faults(place: Place, near: Plain) -> Iterator[Fault]:
     url = near.get("url") if isinstance(near, dict) else None
     if isinstance(url, str) and not _is_address(url):
         yield (*place, "near", "url"), f"'{url}' is no address of a server", "Write http://HOST:PORT"
-
-
-def _ca_faults(place: Place, ca_file: Plain) -> Iterator[Fault]:
-    if not isinstance(ca_file, str):
-        return
-    try:
-        ssl.create_default_context(cafile=ca_file)
-    except OSError as error:
-        yield (*place, "ca_file"), f"'{ca_file}' holds no certificates: {error}", "Name a file in PEM form"
 
 
 def _tokenizer_faults(place: Place, tokenizer: Plain) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ from gateway.specs import FeatureSpec, FeaturesSpec
 
 _ENGINE_ONLY = ("slots", "limit", "slo", "gives_up", "probe", "max_model_len", "tokenizer", "kv")
 _MANAGED_ONLY = ("model", "gpu", "scale", "engine_args", "environment")
-_OPENAI_ONLY = ("replicas", "api_key", "ca_file", "price", "budget")
+_OPENAI_ONLY = ("replicas", "api_key", "ca_file", "cert_file", "key_file", "price", "budget")
 _REPLICA_ONLY = ("served_model", "resume", *_OPENAI_ONLY)
 _CANNED_ONLY = ("text", "texts", "language_field")
 _CACHE_ONLY = ("max_age_s", "near")

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
@@ -12,6 +13,8 @@ from gateway.grpc_api import SERVICE, Decoding, InferenceService
 from gateway.grpc_health import HEALTH, HealthService
 from gateway.inference_pb import inference_pb2_grpc
 from gateway.inference_pb.pool import POOL
+from gateway.server_tls import ServerTls
+from gateway.specs import ServerTlsSpec
 
 _KEEP_ALIVE_MS = 60_000
 """Of silence, after which a client is asked whether it is still there."""
@@ -20,7 +23,8 @@ _KEEP_ALIVE_MS = 60_000
 class GrpcServer:
     """Serves from `start` until `drain` returns. The port may be shared with other processes of ours."""
 
-    def __init__(self, gateway: Gateway, host: str, port: int) -> None:
+    def __init__(self, gateway: Gateway, host: str, port: int, tls: ServerTlsSpec | None = None) -> None:
+        self._tls = None if tls is None else ServerTls(tls)
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._inference = InferenceService(gateway)
         self._server = grpc.aio.server(
@@ -33,7 +37,10 @@ class GrpcServer:
 
     async def start(self) -> int:
         """Begins to serve; the port. Raises RuntimeError when it can't be had."""
-        port = self._server.add_insecure_port(self._address)
+        if self._tls is None:
+            port = self._server.add_insecure_port(self._address)
+        else:
+            port = self._server.add_secure_port(self._address, _credentials(self._tls))
         await self._server.start()
         return port
 
@@ -48,6 +55,25 @@ class GrpcServer:
             self.begin_drain(0.0)
         assert self._draining is not None
         await self._draining
+
+
+def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
+    """gRPC asks with each handshake whether the certificates have changed."""
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        return _certificates(tls) if tls.has_changed() else None
+
+    # It takes None for "the same as before", which its types do not know.
+    return grpc.dynamic_ssl_server_credentials(
+        _certificates(tls),
+        fetch,  # type: ignore[arg-type]
+        tls.asks_for_certificates,
+    )
+
+
+def _certificates(tls: ServerTls) -> grpc.ServerCertificateConfiguration:
+    key, certificates, authorities = tls.files()
+    return grpc.ssl_server_certificate_configuration([(key, certificates)], authorities)
 
 
 def _options(max_body_bytes: int) -> list[tuple[str, Any]]:

@@ -16,10 +16,14 @@ import uvicorn
 from deploy.config import Config, ConfigError, load_config, to_gateway_spec
 from gateway.app import Gateway
 from gateway.hot_http import HotHttpProtocol
+from gateway.server_tls import ServerTls
+from gateway.specs import ServerTlsSpec
 
 log = logging.getLogger("graceway.deploy")
 
 BACKLOG = 4096
+HANDSHAKE_S = 10.0
+"""How long a client may take for TLS's."""
 DRAIN_S = 30.0
 """How long requests in flight may take to finish once the process is told to end."""
 
@@ -59,9 +63,10 @@ def free_ports(count: int) -> list[int]:
         return [int(sock.getsockname()[1]) for sock in sockets]
 
 
-def address_of(sock: socket.socket) -> str:
+def address_of(sock: socket.socket, tls: ServerTlsSpec | None = None) -> str:
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
@@ -76,9 +81,20 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._on_ready()
+        """As uvicorn's, on sockets that are there, and with a limit for clients that are slow to shake hands."""
+        loop, tls = asyncio.get_running_loop(), self.config.ssl
+        self.servers = [
+            await loop.create_server(
+                lambda: HotHttpProtocol(self.config, self.server_state, {}),
+                sock=sock,
+                ssl=tls,
+                backlog=self.config.backlog,
+                ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
+            )
+            for sock in sockets or ()
+        ]
+        self.started = True
+        self._on_ready()
 
 
 class Beside(Protocol):
@@ -98,7 +114,8 @@ async def run_gateway(
     beside: Beside | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, then lets what is in flight finish; SIGHUP re-reads the config."""
-    server = _Server(_uvicorn_config(gateway), on_ready)
+    tls = None if config.server.tls is None else ServerTls(config.server.tls)
+    server = _Server(_uvicorn_config(gateway, tls), on_ready)
     reloading = _Reload(gateway, config_path, config)
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -130,7 +147,7 @@ def calm_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-def _uvicorn_config(gateway: Gateway) -> uvicorn.Config:
+def _uvicorn_config(gateway: Gateway, tls: ServerTls | None = None) -> uvicorn.Config:
     return uvicorn.Config(
         gateway.asgi,
         interface="asgi3",
@@ -143,6 +160,7 @@ def _uvicorn_config(gateway: Gateway) -> uvicorn.Config:
         log_config=None,
         server_header=False,
         backlog=BACKLOG,
+        ssl_context_factory=None if tls is None else lambda *_: tls.context,
         timeout_graceful_shutdown=int(DRAIN_S),
     )
 

@@ -83,33 +83,35 @@ async def _serve_on(
     on_ready: Callable[[], None],
 ) -> None:
     gateway = build_gateway(config, store_url, partial(load_config, path), lines)
-    beside = _grpc_server(gateway, sock.getsockname()[0], grpc_port) if grpc_port else None
+    beside = _grpc_server(gateway, sock.getsockname()[0], grpc_port, config) if grpc_port else None
     await run_gateway(gateway, path, config, sock, on_ready, beside)
 
 
-def _grpc_server(gateway: Gateway, host: str, port: int) -> Beside:
+def _grpc_server(gateway: Gateway, host: str, port: int, config: Config) -> Beside:
     # Who does not use gRPC need not wait for it to be imported.
     from deploy.grpc_server import GrpcServer
 
-    return GrpcServer(gateway, host, port)
+    return GrpcServer(gateway, host, port, config.server.tls)
 
 
 async def _serve_alone(
     path: Path, config: Config, sock: socket.socket, grpc_port: int, lines: LineWriter
 ) -> None:
     async with store_address(config) as store_url:
-        await _serve_on(path, config, sock, grpc_port, store_url, lines, lambda: _say_ready(sock, grpc_port))
+        await _serve_on(
+            path, config, sock, grpc_port, store_url, lines, lambda: _say_ready(config, sock, grpc_port)
+        )
 
 
 async def _serve_with(workers: int, path: Path, config: Config, sock: socket.socket, grpc_port: int) -> None:
     async with store_address(config) as store_url:
         with tempfile.TemporaryDirectory(prefix="graceway-") as home:
             pool = WorkerPool(path, Path(home), sock, grpc_port, store_url, workers)
-            await pool.run(on_ready=lambda: _say_ready(sock, grpc_port))
+            await pool.run(on_ready=lambda: _say_ready(config, sock, grpc_port))
 
 
-def _say_ready(sock: socket.socket, grpc_port: int) -> None:
+def _say_ready(config: Config, sock: socket.socket, grpc_port: int) -> None:
     if grpc_port:
         log.info("gRPC is at %s:%d", sock.getsockname()[0], grpc_port)
-    sys.stdout.write(f"ready {address_of(sock)}\n")
+    sys.stdout.write(f"ready {address_of(sock, config.server.tls)}\n")
     sys.stdout.flush()

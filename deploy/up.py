@@ -68,6 +68,8 @@ def _begin_log(config: Config) -> LineWriter | None:
 
 
 def _refusal(config: Config) -> str | None:
+    if config.server.tls is not None:
+        return "`graceway up` has no TLS for clients: put a proxy in front that has, or run `graceway serve`"
     if config.server.port == 0:
         return "`graceway up` needs a port: set server.port"
     if config.state_store.url == "memory" and config.managed_tiers():

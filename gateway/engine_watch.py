@@ -13,6 +13,7 @@ from gateway.policy.elsewhere import Elsewhere, heard
 from gateway.replica import Replica
 from gateway.specs import EngineMetricsSpec
 from gateway.tier import Tier
+from replicas.client_tls import NO_FILES, ClientTls, TlsFiles
 from replicas.engine_load import read_load
 from replicas.probe import open_probe_session
 
@@ -35,7 +36,8 @@ class EngineWatch:
         """Of readings that count."""
         self._told: set[Replica] = set()
         """Those that have given metrics at all."""
-        self._sessions: dict[str | None, aiohttp.ClientSession] = {}
+        self._sessions: dict[TlsFiles, aiohttp.ClientSession] = {}
+        self._tls: dict[TlsFiles, ClientTls | None] = {}
         """By the authorities that its replicas' certificates are of."""
         self._task: asyncio.Task[None] | None = None
 
@@ -61,10 +63,13 @@ class EngineWatch:
         finally:
             await asyncio.gather(*(session.close() for session in self._sessions.values()))
 
-    def _session(self, ca_file: str | None) -> aiohttp.ClientSession:
-        if ca_file not in self._sessions:
-            self._sessions[ca_file] = open_probe_session(ca_file)
-        return self._sessions[ca_file]
+    def _session(self, files: TlsFiles) -> aiohttp.ClientSession:
+        if files not in self._sessions:
+            self._tls[files] = None if files == NO_FILES else ClientTls(files)
+            self._sessions[files] = open_probe_session(self._tls[files])
+        if (tls := self._tls[files]) is not None:
+            tls.refresh()
+        return self._sessions[files]
 
     def _forget(self, there: dict[Replica, Tier]) -> None:
         for known in (self._not_before, self._as_of):
@@ -89,7 +94,7 @@ class EngineWatch:
         time = asyncio.get_running_loop().time
         mine = replica.mine
         load = await read_load(
-            self._session(replica.place.ca_file),
+            self._session(replica.place.tls),
             replica.place.url,
             api_key=replica.place.api_key,
             timeout_s=TIMEOUT_S,

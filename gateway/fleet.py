@@ -129,6 +129,6 @@ def static_places(spec: TierSpec) -> dict[str, Place]:
         name = Origin.of(endpoint.url).host_header
         name = name if name not in places else endpoint.url
         places[name] = Place(
-            name, endpoint.url, spec.served_model or "", endpoint.zone, spec.slots, spec.api_key, spec.ca_file
+            name, endpoint.url, spec.served_model or "", endpoint.zone, spec.slots, spec.api_key, spec.tls
         )
     return places

@@ -95,9 +95,11 @@ class HealthWatch:
     async def _probe_forever(self, tier: Tier, replica: Replica) -> None:
         known = self._known.setdefault(tier.name, KnownAnswer())
         try:
-            async with open_probe_session(tier.spec.ca_file) as session:
+            async with open_probe_session(replica.tls) as session:
                 while True:
                     replica.kick.clear()
+                    if replica.tls is not None:
+                        replica.tls.refresh()
                     if replica.health.state != "draining" and replica.is_registered_ready:
                         await self._probe(tier, replica, session, known)
                     replica.was_probed.set()

@@ -5,7 +5,6 @@ its share of a request was 200 µs of 390 µs), and none lets another task break
 """
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
+
+from replicas.client_tls import NO_FILES, ClientTls
 
 OK = 200
 IDLE_S = 4.0
@@ -324,17 +325,12 @@ class Connection:
             self.abort()
 
 
-def tls_of(ca_file: str | None) -> ssl.SSLContext:
-    """TLS towards a server whose certificate the system's authorities have signed, or those of the file."""
-    return ssl.create_default_context(cafile=ca_file)
-
-
 class ConnectionPool:
     """Kept-alive connections to one replica. There is no bound on their number: permits bound the exchanges."""
 
-    def __init__(self, origin: Origin, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, origin: Origin, tls: ClientTls | None = None) -> None:
         self._origin = origin
-        self._tls = (tls or tls_of(None)) if origin.tls else None
+        self._tls = (tls or ClientTls(NO_FILES)) if origin.tls else None
         self._idle: deque[Connection] = deque()
 
     async def connect(self, timeout_s: float, fresh: bool = False) -> Connection:
@@ -351,14 +347,16 @@ class ConnectionPool:
         return await self._open(asyncio.get_running_loop(), timeout_s)
 
     async def _open(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> Connection:
-        origin = self._origin
+        origin, tls = self._origin, self._tls
+        if tls is not None:
+            tls.refresh()
         try:
             async with asyncio.timeout(timeout_s):
                 _, connection = await loop.create_connection(
                     lambda: cast(asyncio.Protocol, Connection(loop, self._release)),
                     origin.host,
                     origin.port,
-                    ssl=self._tls,
+                    ssl=None if tls is None else tls.context,
                 )
         except ConnectionRefusedError as error:
             raise ExchangeFailed("refused", str(error)) from error

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.breakers import Breaker
-from gateway.http_client import Connection, ConnectionPool, ExchangeFailed, Origin, tls_of
+from gateway.http_client import Connection, ConnectionPool, ExchangeFailed, Origin
 from gateway.policy.elsewhere import Elsewhere
 from gateway.policy.health import Health, State, after_signal
 from gateway.policy.limit import INITIAL, Limit, Sample
 from gateway.policy.prefill import PrefillSpeed
 from gateway.policy.quantile import DurationQuantiles
 from gateway.policy.rendezvous import digest
+from replicas.client_tls import NO_FILES, ClientTls, TlsFiles
 
 EWMA = 0.15
 """The weight of the newest sample in a moving mean."""
@@ -28,11 +29,11 @@ class Place:
     zone: str = ""
     slots: int | None = None
     api_key: str | None = None
-    ca_file: str | None = None
+    tls: TlsFiles = NO_FILES
 
     def is_same_server(self, other: "Place") -> bool:
-        mine = self.url, self.served_model, self.ca_file
-        return mine == (other.url, other.served_model, other.ca_file)
+        mine = self.url, self.served_model, self.tls
+        return mine == (other.url, other.served_model, other.tls)
 
 
 class Stream:
@@ -68,7 +69,8 @@ class Replica:
         self.replica, self.zone = place.replica, place.zone
         self.digest = digest(place.replica)
         self.origin = Origin.of(place.url)
-        self.pool = ConnectionPool(self.origin, tls_of(place.ca_file) if self.origin.tls else None)
+        self.tls = ClientTls(place.tls) if self.origin.tls else None
+        self.pool = ConnectionPool(self.origin, self.tls)
         self.health = Health()
         self._probes_running = 0
         self.elsewhere = Elsewhere()

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.policy.prefix import DEFAULT_BUDGET_BYTES
+from replicas.client_tls import TlsFiles
 
 Seconds = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -114,6 +115,9 @@ class TierSpec(Spec):
     api_key: str | None = Field(default=None, repr=False)
     ca_file: str | None = None
     """Certificates of the authority that its servers' own are signed by; None is the system's."""
+    cert_file: str | None = None
+    """A certificate that is shown to the servers, whose key is in `key_file`."""
+    key_file: str | None = None
     resume: Literal["ids", "text", "none"] = "ids"
     """How its servers go on with a broken answer: from token ids, from text (`continue_final_message`), or not at all."""
     price: PriceSpec | None = None
@@ -140,6 +144,11 @@ class TierSpec(Spec):
     max_age_s: Seconds = 3600.0
     near: NearSpec | None = None
     """Of a cache: whether questions that are nearly the same share an answer."""
+
+    @property
+    def tls(self) -> TlsFiles:
+        """What connections to its servers are secured with."""
+        return TlsFiles(self.ca_file, self.cert_file, self.key_file)
 
     @property
     def has_replicas(self) -> bool:
@@ -209,6 +218,16 @@ class RoutingSpec(Spec):
     """The gateway's own zone; replicas there are preferred."""
     prefix_budget_bytes: Annotated[int, Field(ge=65536)] = DEFAULT_BUDGET_BYTES
     """Memory for what is known of prompts, of each model: who holds which of their beginnings."""
+
+
+class ServerTlsSpec(Spec):
+    """TLS for clients, on HTTP and gRPC alike, by PEM files. They may be renewed while the gateway runs."""
+
+    cert_file: str
+    """The certificate, and those between it and its authority."""
+    key_file: str
+    client_ca_file: str | None = None
+    """With it, clients must show a certificate that one of these authorities signed."""
 
 
 class LimitsSpec(Spec):

@@ -70,7 +70,10 @@ async def read_load(
     """The load of the engine at `url`; None when it gives none in time."""
     headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     try:
-        async with asyncio.timeout(timeout_s), session.get(url + "/metrics", headers=headers) as response:
+        async with (
+            asyncio.timeout(timeout_s),
+            session.get(url + "/metrics", headers=headers, allow_redirects=False) as response,
+        ):
             return parse_load(await response.text(), wall()) if response.status == 200 else None
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
         return None

@@ -9,7 +9,6 @@ import asyncio
 import os
 import re
 import socket
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +16,8 @@ from typing import Literal
 
 import aiohttp
 import orjson
+
+from replicas.client_tls import ClientTls
 
 ProbeKind = Literal["ok", "failed", "wrong"]
 
@@ -55,12 +56,11 @@ class KnownPrompt:
     max_tokens: int = 8
 
 
-def open_probe_session(ca_file: str | None = None) -> aiohttp.ClientSession:
+def open_probe_session(tls: ClientTls | None = None) -> aiohttp.ClientSession:
     """A session for one replica's checks. Each check opens a connection anew: whether it can is part of the
-    check. `ca_file` holds the certificates to trust under TLS, instead of the system's.
+    check. `tls` is for https://; without it the system's authorities count.
     """
-    tls = True if ca_file is None else ssl.create_default_context(cafile=ca_file)
-    connector = aiohttp.TCPConnector(limit=8, force_close=True, ssl=tls)
+    connector = aiohttp.TCPConnector(limit=8, force_close=True, ssl=True if tls is None else tls.context)
     return aiohttp.ClientSession(connector=connector)
 
 
@@ -220,7 +220,8 @@ async def _within(timeout_s: float, ask: Callable[[], Awaitable[str]]) -> str:
 
 
 async def _get(session: aiohttp.ClientSession, url: str, api_key: str | None) -> _Answered:
-    async with session.get(url, headers=_credentials(api_key), timeout=_NO_TIMEOUT) as response:
+    headers = _credentials(api_key)
+    async with session.get(url, headers=headers, timeout=_NO_TIMEOUT, allow_redirects=False) as response:
         return _Answered(response.status, await response.read())
 
 
@@ -228,7 +229,11 @@ async def _post(
     session: aiohttp.ClientSession, url: str, api_key: str | None, body: Mapping[str, object]
 ) -> _Answered:
     headers = {"content-type": "application/json", **_credentials(api_key)}
-    async with session.post(url, data=orjson.dumps(body), headers=headers, timeout=_NO_TIMEOUT) as response:
+    data = orjson.dumps(body)
+    # Where a replica points to is no address of the config: it is never followed.
+    async with session.post(
+        url, data=data, headers=headers, timeout=_NO_TIMEOUT, allow_redirects=False
+    ) as response:
         return _Answered(response.status, await response.read())
 
 

@@ -50,7 +50,7 @@ BAD = {
     ),
     "certificates that are none": (
         tier('{backend: openai, served_model: m, replicas: [{url: "https://h:1"}], ca_file: /nowhere.pem}'),
-        "c.yaml:4: '/nowhere.pem' holds no certificates: [Errno 2] No such file or directory. Name a file in PEM form",
+        "c.yaml:4: '/nowhere.pem' is not there. Name a file in PEM form",
     ),
     "a tokenizer that is none": (
         tier('{backend: openai, served_model: m, replicas: [{url: "http://h:1"}], tokenizer: /nowhere}'),
@@ -135,7 +135,7 @@ BAD = {
     ),
     "unknown key, far": (
         "server:\n  zzz: 1\n" + tier("backend: canned"),
-        "c.yaml:2: unknown key 'zzz' in 'server'. Known here: grpc_port, host, port",
+        "c.yaml:2: unknown key 'zzz' in 'server'. Known here: grpc_port, host, port, tls",
     ),
     "unknown key at the top": (
         tier("backend: canned") + "servr: {}\n",

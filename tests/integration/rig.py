@@ -14,6 +14,7 @@ from deploy.compose import build_gateway
 from deploy.config import load_config, to_gateway_spec
 from deploy.http_server import _Server, _uvicorn_config, address_of, listening_socket
 from gateway.app import Gateway
+from gateway.server_tls import ServerTls
 from state_store.protocol import StateStore
 from tests.rig import EngineProcess, eventually
 
@@ -115,7 +116,8 @@ async def serving(
         gateway = build_gateway(config, store, lambda: load_config(path))
     else:
         gateway = Gateway(to_gateway_spec(config), store)
-    server = _Server(_uvicorn_config(gateway), lambda: None)
+    tls = None if config.server.tls is None else ServerTls(config.server.tls)
+    server = _Server(_uvicorn_config(gateway, tls), lambda: None)
     async with AsyncExitStack() as stack:
         sock = stack.enter_context(listening_socket("127.0.0.1", 0))
         http = await stack.enter_async_context(aiohttp.ClientSession())
@@ -125,7 +127,7 @@ async def serving(
         server.lifespan = server.config.lifespan_class(server.config)
         await server.startup(sockets=[sock])
         stack.push_async_callback(_stop, server)
-        yield RunningGateway(gateway, address_of(sock), path, http)
+        yield RunningGateway(gateway, address_of(sock, config.server.tls), path, http)
 
 
 async def _stop(server: _Server) -> None:
