@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 _WEIGHT = 0.3
 """Of a new sample in a moving average."""
 STALE_S = 60.0
-"""A bandwidth that was measured longer ago is not believed: the next load measures it again."""
-_TRIAL = 4.0
-"""How much slower than prefill a stale figure may say that restoring is, for it still to be tried."""
+"""With each such time that passes without a load, the link is taken to be twice as fast: so it is tried again, the later
+the worse it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,14 @@ class Link:
     """What moving blocks from Redis into the cache takes."""
 
     t0_s: float = 0.0
-    bytes_per_s: float = 0.0
+    s_per_byte: float = 0.0
+    """Averaged as it is and not as a rate, so that slow loads weigh more than fast ones. 0: not measured yet."""
     as_of: float = -math.inf
+
+    @property
+    def bytes_per_s(self) -> float:
+        """0 when no load was measured."""
+        return 1.0 / self.s_per_byte if self.s_per_byte else 0.0
 
     def asked(self, seconds: float) -> None:
         """A question without data took `seconds`: the least that any load takes."""
@@ -73,31 +78,32 @@ class Link:
 
     def loaded(self, size_bytes: int, seconds: float, now: float) -> None:
         """A load of `size_bytes` took `seconds`, waiting included."""
-        rate = size_bytes / max(seconds - self.t0_s, 1e-6)
-        believed = self.bytes_per_s and now - self.as_of < STALE_S
-        self.bytes_per_s = self.bytes_per_s + _WEIGHT * (rate - self.bytes_per_s) if believed else rate
+        sample = max(seconds - self.t0_s, 1e-6) / size_bytes
+        is_believed = self.s_per_byte and now - self.as_of < STALE_S
+        self.s_per_byte += _WEIGHT * (sample - self.s_per_byte) if is_believed else sample - self.s_per_byte
         self.as_of = now
 
     def failed(self, now: float) -> None:
-        """A load brought nothing in time: as slow as it can be, until it is stale."""
-        self.bytes_per_s, self.as_of = self.bytes_per_s / 2, now
+        """A load brought nothing in time."""
+        self.s_per_byte, self.as_of = 2 * self.s_per_byte, now
 
-    def predict(self, size_bytes: int) -> float | None:
+    def predict(self, size_bytes: int, now: float) -> float | None:
         """Seconds that a load of so much takes; None when none was measured."""
-        return self.t0_s + size_bytes / self.bytes_per_s if self.bytes_per_s else None
+        if not self.s_per_byte:
+            return None
+        doublings = min(32, int((now - self.as_of) // STALE_S))
+        return self.t0_s + size_bytes * self.s_per_byte / 2.0**doublings
 
 
 def choose(link: Link, prefill: Prefill, first: int, tokens: int, size_bytes: int, now: float) -> Choice:
     """Whether `tokens` tokens after the first `first`, `size_bytes` in Redis, are loaded rather than computed."""
-    restore_s, recompute_s = link.predict(size_bytes), prefill.predict(first, tokens)
+    restore_s, recompute_s = link.predict(size_bytes, now), prefill.predict(first, tokens)
     if restore_s is None:
         return Choice(True, "no load measured yet", restore_s, recompute_s)
     if recompute_s is None:
         return Choice(True, "no prefill measured yet", restore_s, recompute_s)
     if restore_s <= recompute_s:
         return Choice(True, "restoring is faster", restore_s, recompute_s)
-    if now - link.as_of > STALE_S and restore_s < _TRIAL * recompute_s:
-        return Choice(True, "the bandwidth was measured too long ago", restore_s, recompute_s)
     return Choice(False, "computing is faster", restore_s, recompute_s)
 
 

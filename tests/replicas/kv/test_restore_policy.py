@@ -8,7 +8,7 @@ MB = 1_000_000
 
 
 def link(bytes_per_s: float, t0_s: float = 0.0, as_of: float = 100.0) -> Link:
-    return Link(t0_s, bytes_per_s, as_of)
+    return Link(t0_s, 1 / bytes_per_s, as_of)
 
 
 def prefill(*steps: tuple[int, int, float]) -> Prefill:
@@ -54,9 +54,14 @@ def test_what_was_never_measured_is_tried(at: Link, speed: Prefill, reason: str)
 
 @pytest.mark.parametrize(
     ("bytes_per_s", "age_s", "restores"),
-    [(8 * MB, 1.0, False), (8 * MB, STALE_S + 1, True), (1 * MB, STALE_S + 1, False)],
+    [
+        (8 * MB, 1.0, False),
+        (8 * MB, STALE_S + 1, True),
+        (1 * MB, STALE_S + 1, False),
+        (1 * MB, 4 * STALE_S + 1, True),
+    ],
 )
-def test_an_old_figure_is_tried_again_unless_it_was_hopeless(
+def test_an_old_figure_is_tried_again_the_later_the_worse_it_was(
     bytes_per_s: float, age_s: float, restores: bool
 ) -> None:
     choice = choose(link(bytes_per_s), SLOW_CPU, 0, 1216, 56 * MB, now=100.0 + age_s)
@@ -70,11 +75,11 @@ def test_a_slow_load_outweighs_what_was_measured_long_ago() -> None:
     assert subject.bytes_per_s == pytest.approx(10 * MB)
 
 
-def test_a_new_sample_counts_a_third() -> None:
+def test_a_new_sample_counts_three_tenths_of_the_time_that_it_took() -> None:
     subject = Link()
     subject.loaded(100 * MB, 1.0, now=0.0)
-    subject.loaded(200 * MB, 1.0, now=1.0)
-    assert subject.bytes_per_s == pytest.approx(130 * MB)
+    subject.loaded(100 * MB, 11.0, now=1.0)
+    assert subject.predict(100 * MB, 1.0) == pytest.approx(4.0)
 
 
 def test_loads_that_bring_nothing_make_it_slower_each_time() -> None:
@@ -88,7 +93,7 @@ def test_waiting_is_not_taken_for_bandwidth() -> None:
     subject = Link()
     subject.asked(0.1)
     subject.loaded(MB, 0.2, now=0.0)
-    assert subject.predict(10 * MB) == pytest.approx(1.1)
+    assert subject.predict(10 * MB, 0.0) == pytest.approx(1.1)
 
 
 def test_later_tokens_are_dearer() -> None:
@@ -101,4 +106,4 @@ def test_later_tokens_are_dearer() -> None:
 
 
 def test_nothing_measured_predicts_nothing() -> None:
-    assert (Prefill().predict(0, 100), Link().predict(100)) == (None, None)
+    assert (Prefill().predict(0, 100), Link().predict(100, 0.0)) == (None, None)

@@ -81,7 +81,7 @@ def test_no_answer_in_time_means_nothing_to_load(rig: Rig) -> None:
 def test_what_is_faster_to_compute_is_not_loaded(rig: Rig) -> None:
     stored(rig, *range(10))
     subject, asking = side(rig), request()
-    subject.link, subject.prefill = Link(0.0, 1000.0, 999.0), Prefill({7: 1e-6})
+    subject.link, subject.prefill = Link(0.0, 1e-3, 999.0), Prefill({7: 1e-6})
     subject.arrived(asking)
     assert matched(subject, asking) == 0
     assert subject.take_counts() == {"recompute": 1}
@@ -196,7 +196,7 @@ def test_prefill_and_loads_are_learnt_from_steps(rig: Rig) -> None:
     clock.at += 0.8
     subject.step_done([Loaded(1_000_000, 0.5, 0)])
     assert subject.figures()["prefill_tokens_per_s"] == pytest.approx(200.0)
-    assert subject.link.predict(1_000_000) == pytest.approx(0.5, rel=0.1)
+    assert subject.link.predict(1_000_000, clock.at) == pytest.approx(0.5, rel=0.1)
     step(subject, 165, 1, 11)
     clock.at += 0.3
     subject.step_done([])
