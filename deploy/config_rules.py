@@ -131,6 +131,7 @@ def _tier_faults(place: Place, tier: dict[str, Plain]) -> Iterator[Fault]:
     if "budget" in tier and "price" not in tier:
         mend = "Add `price: {prompt: …, answer: …}`, for a million tokens each"
         yield (*place, "budget"), "a budget without a price bounds nothing", mend
+    yield from _slo_faults(place, tier.get("slo"))
     yield from authority_faults((*place, "ca_file"), tier.get("ca_file"))
     yield from certificate_faults(place, tier)
     yield from _text_faults(place, tier)
@@ -154,6 +155,14 @@ def _near_faults(place: Place, near: Plain) -> Iterator[Fault]:
     url = near.get("url") if isinstance(near, dict) else None
     if isinstance(url, str) and not _is_address(url):
         yield (*place, "near", "url"), f"'{url}' is no address of a server", "Write http://HOST:PORT"
+
+
+def _slo_faults(place: Place, slo: Plain) -> Iterator[Fault]:
+    written = slo if isinstance(slo, dict) else {}
+    all_s, sheddable_s = written.get("ttft_s", 5.0), written.get("sheddable_ttft_s")
+    if isinstance(all_s, int | float) and isinstance(sheddable_s, int | float) and sheddable_s < all_s:
+        what = f"sheddable requests are promised more ({sheddable_s:g} s) than all others ({all_s:g} s)"
+        yield (*place, "slo", "sheddable_ttft_s"), what, f"Write {all_s:g} or more, or remove it"
 
 
 def _tokenizer_faults(place: Place, tokenizer: Plain) -> Iterator[Fault]:

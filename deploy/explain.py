@@ -80,7 +80,8 @@ def _means(tier: Tier) -> str:
         if not tier.is_managed
         else f"{tier.model} on {tier.backend}"
     )
-    promise = f"first token in {tier.slo.ttft_s:g} s, then one each {tier.slo.itl_s:g} s"
+    late = f" ({tier.slo.sheddable_ttft_s:g} s if sheddable)" if tier.slo.sheddable_ttft_s else ""
+    promise = f"first token in {tier.slo.ttft_s:g} s{late}, then one each {tier.slo.itl_s:g} s"
     more = f"{_costs(tier)}{_leaves_out(tier)}{_keeps(tier)}"
     return f"{who}{_hardware(tier)}; {_capacity(tier)}; promises {promise}{more}"
 

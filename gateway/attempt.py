@@ -75,6 +75,7 @@ class Attempts:
             best = next(iter(self.fleet.tiers))
             spec = self.fleet.tiers[decision.tier].spec
             course.cover(None if decision.tier == best else spec.gives_up)
+        course.waited(self.fleet.tiers[decision.tier].spec.slo, course.time())
         money: Hold | None = None
         try:
             await self._narrow(course, decision.tier, permit.replica)
@@ -271,7 +272,8 @@ class Attempts:
             # What another tier's failures cost says nothing about this one.
             came_late = any(attempt.tier != tier for attempt in course.attempts)
             own_s = course.ttft_s if came_late else now - course.facts.arrived_at
-            self.fleet.tiers[tier].recent.first_token(own_s, now)
+            live = self.fleet.tiers[tier]
+            live.recent.first_token(live.spec.slo.against_promise_s(own_s, course.facts.priority), now)
 
     async def end(self, course: Course, served: Served, reply: Reply, out: list[bytes]) -> None:
         """The end of a whole answer: what is still owed, then `[DONE]`; or all of it at once."""

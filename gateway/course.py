@@ -10,7 +10,7 @@ from gateway.journal import Journal
 from gateway.policy.facts import Attempt, Facts, Seam
 from gateway.reply import Reply, Served
 from gateway.request import Request
-from gateway.specs import GivesUp
+from gateway.specs import GivesUp, Slo
 from gateway.trace_context import TraceContext
 from gateway.trail import NO_TRAIL, Trail
 from gateway.turn import Turn
@@ -43,6 +43,8 @@ class Course:
     """Set while a second prefill may run beside this one."""
     given_up: str = ""
     """What the tier leaves out of the request."""
+    lateness: str = ""
+    """That it waited longer than others are promised to, and how long."""
     too_long: TooLong | None = None
     """Why the last tier that leaves turns out could not have it."""
     kv_turn: str = ""
@@ -84,8 +86,8 @@ class Course:
     @property
     def told(self) -> str:
         """All that the answer was given without, as clients are told it."""
-        lacks = self.asked.lacks
-        return f"{lacks}, {self.given_up}" if lacks and self.given_up else lacks or self.given_up
+        parts = self.asked.lacks, self.given_up, self.lateness
+        return ", ".join(filter(None, parts)) if any(parts) else ""
 
     def cover(self, gives_up: GivesUp | None) -> None:
         """Answers as much of the request as a tier does that leaves this out; None is all of it. Only as long as the
@@ -99,6 +101,14 @@ class Course:
         if told:
             self.request, self.journal = request, Journal(request)
             self.given_up = ", ".join(filter(None, (self.given_up, told)))
+
+    def waited(self, slo: Slo, now: float) -> None:
+        """Notes that a request which is promised less than others has had to wait for longer than those would."""
+        if slo.sheddable_ttft_s is None or self.facts.priority != "sheddable":
+            return
+        waited_s = now - self.facts.arrived_at
+        if waited_s > slo.ttft_s:
+            self.lateness = f"latency={waited_s:.1f} s"
 
     def lane(self, race: Race) -> "Course":
         """The same request as one of two that race for the first token."""

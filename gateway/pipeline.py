@@ -164,7 +164,8 @@ class Pipeline:
         course.promised = decision.tier if is_promised else ""
         left_at = asyncio.get_running_loop().time()
         self.ledger.queued(course, decision.tier, began_at)
-        self.fleet.tiers[decision.tier].recent.waited(left_at - now, left_at)
+        tier = self.fleet.tiers[decision.tier]
+        tier.recent.waited(tier.spec.slo.against_promise_s(left_at - now, course.facts.priority), left_at)
 
     async def _attempt(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> Verdict:
         """One attempt, or a race of two."""

@@ -121,6 +121,8 @@ class Purse:
         self.look()
         prompt, choices = estimate(request.body), _choices(request)
         answer = (request.max_tokens or GUESSED_ANSWER_TOKENS) * choices
+        if request.kind == "embedding":
+            answer = 0
         cost = (prompt * self.price.prompt + answer * self.price.answer) / PER
         if not self.account.hold(cost):
             async with self._claiming:

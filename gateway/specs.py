@@ -27,6 +27,16 @@ class Slo(Spec):
 
     ttft_s: Seconds = 5.0
     itl_s: Seconds = 1.0
+    sheddable_ttft_s: Seconds | None = None
+    """What sheddable requests are promised instead of `ttft_s`, so that they wait longer rather than be refused."""
+
+    def ttft_s_of(self, priority: Priority) -> float:
+        """What requests of that priority are promised."""
+        return (priority == "sheddable" and self.sheddable_ttft_s) or self.ttft_s
+
+    def against_promise_s(self, seconds: float, priority: Priority) -> float:
+        """A time as part of what that priority is promised, put in terms of `ttft_s`: so that signals mean one thing."""
+        return seconds * self.ttft_s / self.ttft_s_of(priority)
 
 
 class Endpoint(Spec):

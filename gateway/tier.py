@@ -101,6 +101,7 @@ class Tier:
                 admits=self._admits,
                 held_because=self.held_because,
                 continues=self.spec.resume != "none",
+                sheddable_slo_s=self.spec.slo.sheddable_ttft_s or 0.0,
             )
             self._view_until = now + SPEEDS_S
         return view

@@ -49,7 +49,7 @@ def most_tokens(size_bytes: int, messages: int) -> int:
 def estimate(body: Json) -> int:
     """Tokens of a prompt, rather too many: half a token a letter, one for each other byte."""
     messages = body.get("messages") or ()
-    if prompt := body.get("prompt"):
+    if prompt := body.get("prompt") or body.get("input"):
         if isinstance(prompt, list) and all(isinstance(t, int) for t in prompt):
             return len(prompt)
         return _text_tokens(prompt)

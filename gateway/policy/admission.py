@@ -52,7 +52,7 @@ def may_take(tier: TierView, rank: int, now: float) -> bool:
 
 def queue_place(tier: TierView, facts: Facts, has_tier_below: bool, now: float) -> Wait | Skip:
     """A place in the tier's queue, if from there the first token is still in time; else when a slot would be had."""
-    rank, slo_s = RANK[facts.priority], tier.ttft_slo_s
+    rank, slo_s = RANK[facts.priority], tier.slo_s(RANK[facts.priority])
     expected_s = tier.prefill.expected_s(facts.fresh_size_bytes, now) if tier.prefill is not None else None
     in_time_s = _in_time_s(tier, facts, slo_s, expected_s, now)
     if has_tier_below:

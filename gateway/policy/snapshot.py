@@ -132,8 +132,14 @@ class TierView:
     """Whether its replicas go on with an answer that broke."""
     prefill: Prefill | None = None
     """The time to the first token by the prompt's length."""
+    sheddable_slo_s: float = 0.0
+    """What sheddable requests are promised for the first token, where that is not what all are."""
     line: Line | None = None
     """Who waits, by tenant."""
+
+    def slo_s(self, rank: int) -> float:
+        """What requests of that rank are promised for the first token."""
+        return (rank == 2 and self.sheddable_slo_s) or self.ttft_slo_s
 
 
 class Prefixes(Protocol):

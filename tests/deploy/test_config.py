@@ -43,6 +43,10 @@ def faults(tmp_path: Path, text: str) -> list[str]:
 
 
 BAD = {
+    "more for who counts least": (
+        tier("{backend: vllm, model: m, slo: {ttft_s: 2, sheddable_ttft_s: 1}}"),
+        "c.yaml:4: sheddable requests are promised more (1 s) than all others (2 s). Write 2 or more, or remove it",
+    ),
     "a budget of nothing": (
         tier('{backend: openai, served_model: m, replicas: [{url: "http://h:1"}], budget: {amount: 5}}'),
         "c.yaml:4: a budget without a price bounds nothing. "

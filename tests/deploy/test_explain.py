@@ -92,6 +92,11 @@ def test_what_a_paid_tier_costs(tmp_path: Path) -> None:
     assert warnings == ("chat/far may cost any amount. Add `budget: {amount: …, per: day}`",)
 
 
+def test_what_sheddable_requests_are_promised(tmp_path: Path) -> None:
+    ladder, _ = explained(tmp_path, BASE.replace("ttft_s: 1.0,", "ttft_s: 1.0, sheddable_ttft_s: 20,"))
+    assert "promises first token in 1 s (20 s if sheddable), then one each 0.2 s" in ladder[1]
+
+
 def test_what_a_model_is_told_about_users(tmp_path: Path) -> None:
     items = (
         "[{name: a, level: critical}, {name: b, default: x}, {name: c}, {name: d, level: useful}, "

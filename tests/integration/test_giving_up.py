@@ -1,5 +1,6 @@
 """What lower tiers leave out of a request, seen by a client: which turns are gone, and that the answer says so."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from loadtests.tokens import prompt_ids
-from tests.integration.client import Question, ask, assert_refused
+from tests.integration.client import Answer, Question, ask, assert_refused
 from tests.integration.conftest import Engines
-from tests.integration.rig import all_idle, attempts, canned, serving, tier
+from tests.integration.rig import RunningGateway, all_idle, attempts, canned, serving, tier
 from tests.rig import EngineProcess, eventually, free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -221,3 +222,45 @@ async def test_a_canned_text_in_the_callers_language_says_what_it_lacks(config: 
         assert answer.text == "Bis später."
         assert answer.headers["x-given-up"] == "n=1, logprobs"
         assert (await ask(gateway.url, Question(stream=False))).text == "Please come back later."
+
+
+# latency
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def steady() -> AsyncIterator[EngineProcess]:
+    """Two slots, a fifth of a second an answer."""
+    async with EngineProcess(name="steady", served_model="m", token_ms=20, slots=2) as engine:
+        yield engine
+
+
+async def burst(gateway: RunningGateway, priority: str, count: int) -> list[Answer]:
+    question = Question(tokens=10).with_({"x-priority": priority})
+    return list(await asyncio.gather(*(ask(gateway.url, question) for _ in range(count))))
+
+
+async def test_sheddable_requests_wait_longer_where_they_are_promised_less(
+    steady: EngineProcess, config: Path
+) -> None:
+    slo = {"ttft_s": 0.4, "itl_s": 5.0}
+    async with serving(config, tier("primary", steady, slots=2, slo=slo, probe=None)) as gateway:
+        # What an answer takes is learnt first.
+        for _ in range(6):
+            assert (await burst(gateway, "sheddable", 1))[0].status == 200
+        refused = [a for a in await burst(gateway, "sheddable", 16) if a.status == 429]
+        assert len(refused) >= 6
+        assert not any("x-given-up" in a.headers for a in refused)
+        await all_idle(gateway, steady)
+        patient = tier("primary", steady, slots=2, slo={**slo, "sheddable_ttft_s": 30.0}, probe=None)
+        await gateway.reload(patient)
+        late = await burst(gateway, "sheddable", 16)
+        assert [a.status for a in late] == [200] * 16
+        told = [a.headers["x-given-up"] for a in late if "x-given-up" in a.headers]
+        assert len(told) >= 6
+        assert all(re.fullmatch(r"latency=\d+\.\d s", t) for t in told)
+        assert await gateway.metric("graceway_given_up_total", what="latency") == len(told)
+        await all_idle(gateway, steady)
+        assert any(a.status == 429 for a in await burst(gateway, "standard", 16)), (
+            "others are refused in time"
+        )
+        await all_idle(gateway, steady)

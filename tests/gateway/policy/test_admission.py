@@ -1,9 +1,12 @@
 """Who may take a slot, and who may wait for one."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.policy.admission import may_take, queue_place
 from gateway.policy.decision import Skip, Wait
+from gateway.policy.facts import Priority
 from gateway.policy.forecast import Forecast
 from gateway.policy.snapshot import Routable, TierView
 from tests.gateway.policy.fleets import R, facts
@@ -92,3 +95,15 @@ def test_no_place(view: TierView, changes: dict[str, object], has_tier_below: bo
     place = queue_place(view, facts(**changes), has_tier_below, NOW)
     assert isinstance(place, Skip)
     assert (place.reason, place.retry_after_s) == (expected.reason, pytest.approx(expected.retry_after_s))
+
+
+@pytest.mark.parametrize(("priority", "waits"), [("standard", False), ("sheddable", True)])
+@pytest.mark.parametrize("has_tier_below", [True, False])
+def test_who_is_promised_less_waits_longer(priority: Priority, waits: bool, has_tier_below: bool) -> None:
+    """Forty wait already, so that a slot is to be had in two and a half seconds."""
+    view = replace(tier(EVEN, ahead=(0, 0, 40)), sheddable_slo_s=20.0, queued_ahead=(0, 40, 40))
+    asked = facts(priority=priority, arrived_at=NOW, deadline=NOW + 60.0)
+    place = queue_place(view, asked, has_tier_below, NOW)
+    assert isinstance(place, Wait if waits else Skip)
+    if isinstance(place, Wait):
+        assert NOW + 10.0 < place.until <= NOW + 20.0
