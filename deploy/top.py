@@ -143,7 +143,7 @@ def _replicas(model: Report) -> Table | None:
     if not rows:
         return None
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    for head in ("Replica", "Tier", "Zone", "State", "Breaker", "In flight", "TTFT"):
+    for head in ("Replica", "Tier", "Zone", "State", "Breaker", "In flight", "TTFT p50/p99", "Gap p50/p99"):
         table.add_column(head, overflow="fold")
     for tier, replica in rows:
         state = replica["state"] + (f" ({replica['reason']})" if replica.get("reason") else "")
@@ -155,9 +155,19 @@ def _replicas(model: Report) -> Table | None:
             Text(state, "" if replica["state"] == "ready" else _BAD),
             Text(replica["breaker"], "" if replica["breaker"] == "closed" else _BAD),
             f"{replica['in_flight']}{slots}",
-            _ttft(replica.get("ttft_s"), tier.get("slo_ttft_s")),
+            _both(replica, "prefill"),
+            _both(replica, "gap"),
         )
     return table
+
+
+def _both(replica: Report, span: str) -> Text:
+    """The median and the worst hundredth; marked where the other replicas are plainly faster."""
+    found = (replica.get("spans") or {}).get(span) or {}
+    if not found.get("p50_s"):
+        return Text("–")
+    said = f"{_span(found['p50_s'])}/{_span(found['p99_s'])}"
+    return Text(f"{said} lags", _BAD) if span in (replica.get("lags") or ()) else Text(said)
 
 
 def _counts(model: Report) -> Text:

@@ -54,9 +54,9 @@ from gateway.request import Request
 from gateway.sessions import Sessions
 from gateway.shares import TierShares
 from gateway.specs import GatewaySpec, LogSpec, ModelSpec, TierSpec, TracingSpec
-from gateway.status import gauges, ladder_of, look, model_standing, model_status, quality_gap
+from gateway.status import gauges, ladder_of, look, model_standing, model_status, quality_gap, span_samples
 from gateway.surface import build_surface
-from gateway.telemetry import Sample, Telemetry
+from gateway.telemetry import Sample, Samples, Telemetry
 from gateway.tier import Tier
 from gateway.trace_exporter import TraceExporter
 from gateway.trail import Trail
@@ -255,12 +255,14 @@ class Gateway:
         self._quotas = QuotaExchange(store, lambda: self.callers)
         self._rng = rng or Random()
         self._store = store
-        self.telemetry = Telemetry(self._gauges)
+        self.telemetry = Telemetry(self._gauges, self._spans)
         self._models: dict[str, _Served] = {}
         self._is_draining = False
         self._started_at = time()
         self.events = EventLog(_log_event)
         self._loop_lag = LoopLag(self.telemetry.loop_lag_s.of().add)
+        if isinstance(store, GuardedStateStore):
+            store.took = self.telemetry.store_s.of().add
         self._id = f"{socket.gethostname()}:{os.getpid()}"
         self._archive = Archive(f"{self._id}:{self._started_at:.0f}", store, self.events, self._watched)
         self._chronicle = Chronicle(self.events, self._looks, self._is_store_available)
@@ -517,14 +519,18 @@ class Gateway:
             yield "graceway_quality_gap", "Of the last minute's answers, to the best tier's", of_model, gap
             yield "graceway_ladder_peers", "Other gateways that agree on shares", of_model, model.ladder.peers
 
+    def _spans(self) -> Iterator[Samples]:
+        for model in self._models.values():
+            yield from span_samples(model.fleet)
+
     def _seeing(self) -> Iterator[Sample]:
         """What is lost of what it says about itself."""
         dropped = self._lines.dropped if self._lines is not None else 0
-        yield "graceway_log_lines_dropped", "Lines that nobody took in time", {}, float(dropped)
+        yield "graceway_log_lines_dropped_total", "Lines that nobody took in time", {}, float(dropped)
         if self._exporter is not None:
             for result, count in (("exported", self._exporter.exported), ("dropped", self._exporter.dropped)):
                 help_ = "Sampled requests by what became of their spans"
-                yield "graceway_traces", help_, {"result": result}, float(count)
+                yield "graceway_traces_total", help_, {"result": result}, float(count)
 
 
 class _TellsOfBreakers(pybreaker.CircuitBreakerListener):  # type: ignore[misc]

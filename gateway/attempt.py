@@ -158,7 +158,7 @@ class Attempts:
                 await self._stream(course, served, replica, exchange, reply)
             else:
                 body = await exchange.read_whole()
-                self.ledger.dispatched(exchange.dispatch_s)
+                self.ledger.dispatched(replica, exchange.dispatch_s)
                 course.journal.usage = check_whole(course.request.kind, body)
                 await reply.whole(await self._settled(course, served), body)
 
@@ -253,7 +253,7 @@ class Attempts:
         if course.race is not None:
             course.race.win(exchange)
         exchange.first_token()
-        self.ledger.dispatched(exchange.dispatch_s)
+        self.ledger.dispatched(replica, exchange.dispatch_s)
         course.first_token_at = perf_counter()
         course.ttft_s = now - exchange.sent_at
         fresh_bytes = course.facts.prompt_size_bytes

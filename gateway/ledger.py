@@ -6,6 +6,7 @@ from time import perf_counter
 from gateway.course import Course
 from gateway.coverage import names_of
 from gateway.policy.decision import Decision, Shed
+from gateway.replica import Replica
 from gateway.request import Request
 from gateway.shares import TierShares
 from gateway.telemetry import Telemetry
@@ -77,9 +78,10 @@ class Ledger:
         self._decide_s.add(perf_counter() - began_at)
         course.trail.decided(decision, began_at)
 
-    def dispatched(self, seconds: float) -> None:
+    def dispatched(self, replica: Replica, seconds: float) -> None:
         """From the decision to the request's last byte in the replica's socket."""
         self._dispatch_s.add(seconds)
+        replica.dispatches.add(seconds)
 
     def kv_turn(self, tier: str, durability: str) -> None:
         """A whole answer of a tier that keeps KV blocks is about to end."""

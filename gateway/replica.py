@@ -79,6 +79,9 @@ class Replica:
         self.recent_gaps: deque[float] = deque(maxlen=16)
         self.recent_ttfts: deque[float] = deque(maxlen=8)
         self.gaps = DurationQuantiles()
+        self.ttfts = DurationQuantiles(half_life=200)
+        self.dispatches = DurationQuantiles(half_life=200)
+        """How long it takes to hand it a request."""
         self.last_token_at = 0.0
         self.streams: set[Stream] = set()
         self.takes_token_ids = True
@@ -197,4 +200,5 @@ class Replica:
 
     def on_first_token(self, ttft_s: float) -> None:
         self.recent_ttfts.append(ttft_s)
+        self.ttfts.add(ttft_s)
         self.ttft_s += EWMA * (ttft_s - self.ttft_s) if self.ttft_s else ttft_s

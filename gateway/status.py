@@ -1,21 +1,55 @@
 """What a gateway knows about itself, as data: for `/status`, the command line and the gauges of `/metrics`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
 from time import time
 from typing import Any
 
 from gateway.chronicle import Look
 from gateway.exercised import Exercised
 from gateway.fleet import Fleet
+from gateway.policy.outlier import lagging
+from gateway.policy.quantile import DurationQuantiles
 from gateway.purse import money_text
 from gateway.replica import Replica
 from gateway.shares import TierShares, of_kind
 from gateway.standing import RECENT_S, Recent, Rung, Standing, standing
-from gateway.telemetry import Sample
+from gateway.telemetry import Sample, Samples
 from gateway.tier import Tier
 
 Json = dict[str, Any]
 PRIORITIES = ("critical", "standard", "sheddable")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a request that every replica has: side by side they show which one lags."""
+
+    metric: str
+    help: str
+    floor_s: float
+    """A difference below it is noise."""
+    of: Callable[[Replica], DurationQuantiles]
+
+
+SPANS = {
+    "dispatch": Span(
+        "graceway_dispatch_seconds",
+        "From the decision to the request in the replica's socket",
+        0.005,
+        attrgetter("dispatches"),
+    ),
+    "prefill": Span(
+        "graceway_prefill_seconds",
+        "From a request sent to a replica to its first token",
+        0.02,
+        attrgetter("ttfts"),
+    ),
+    "gap": Span("graceway_token_gap_seconds", "Between two tokens of a replica", 0.003, attrgetter("gaps")),
+}
+LAG_SAMPLES = 8.0
+"""Fewer say nothing about who lags."""
 
 
 def model_status(fleet: Fleet, shares: TierShares, exercised: Exercised, now: float) -> Json:
@@ -155,7 +189,7 @@ def _tier(tier: Tier, shares: TierShares, exercised: Exercised, now: float) -> J
         "ttft_p50_s": tier.ttfts.quantile(0.5),
         "ttft_p99_s": tier.ttfts.quantile(0.99),
         "budget": _purse(tier),
-        "replicas": [_replica(r, now) for r in tier.replicas.values()],
+        "replicas": _replicas(tier, now),
     }
 
 
@@ -172,6 +206,23 @@ def _state(replica: Replica) -> str:
     return f"{replica.health.state}{reason}"
 
 
+def _replicas(tier: Tier, now: float) -> list[Json]:
+    """The tier's replicas, each with the parts of a request in which it is plainly slower than the others."""
+    lags = {name: _lagging(tier, name) for name in SPANS}
+    return [
+        _replica(r, now) | {"lags": [name for name in SPANS if r.replica in lags[name]]}
+        for r in tier.replicas.values()
+    ]
+
+
+def _lagging(tier: Tier, span: str) -> frozenset[str]:
+    found = {r.replica: SPANS[span].of(r) for r in tier.replicas.values()}
+    medians = {
+        name: samples.quantile(0.5) or 0.0 for name, samples in found.items() if samples.total >= LAG_SAMPLES
+    }
+    return lagging(medians, SPANS[span].floor_s)
+
+
 def _replica(replica: Replica, now: float) -> Json:
     return {
         "replica": replica.replica,
@@ -185,6 +236,7 @@ def _replica(replica: Replica, now: float) -> Json:
         "breaker": replica.breaker.state,
         "held_blocks": replica.held_blocks,
         "ttft_s": round(replica.ttft_s, 4),
+        "spans": {name: _quantiles(span.of(replica)) for name, span in SPANS.items()},
     }
 
 
@@ -250,3 +302,17 @@ def _replica_gauges(replica: Replica, labels: dict[str, str]) -> Iterator[Sample
         labels,
         float(replica.place.slots or replica.slots or 0),
     )
+
+
+def _quantiles(samples: DurationQuantiles) -> Json:
+    p50_s, p99_s = samples.quantile(0.5), samples.quantile(0.99)
+    return {"p50_s": p50_s and round(p50_s, 5), "p99_s": p99_s and round(p99_s, 5)}
+
+
+def span_samples(fleet: Fleet) -> Iterator[Samples]:
+    """The histograms that are read at a scrape."""
+    for tier in fleet.tiers.values():
+        for replica in tier.replicas.values():
+            labels = {"model": fleet.model, "tier": tier.name, "replica": replica.replica}
+            for span in SPANS.values():
+                yield span.metric, span.help, labels, span.of(replica)

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.durations import DurationFamily
+from gateway.durations import DurationFamily, buckets_of
+from gateway.policy.quantile import EDGES_S, DurationQuantiles
 
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0)
 ATTEMPT_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 600.0)
+STORE_BUCKETS_S = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 OVERHEAD_BUCKETS_S = (
     2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 )  # fmt: skip
@@ -17,11 +19,18 @@ OVERHEAD_BUCKETS_S = (
 Sample = tuple[str, str, dict[str, str], float]
 """Metric name, help, labels, value."""
 
+Samples = tuple[str, str, dict[str, str], DurationQuantiles]
+"""Metric name, help, labels, and the samples that something else keeps anyway."""
+
 
 class Telemetry:
     """All counters and histograms, in a registry of their own. Gauges are read from the fleet when scraped."""
 
-    def __init__(self, gauges: Callable[[], Iterable[Sample]] = tuple) -> None:
+    def __init__(
+        self,
+        gauges: Callable[[], Iterable[Sample]] = tuple,
+        spans: Callable[[], Iterable[Samples]] = tuple,
+    ) -> None:
         self.registry = CollectorRegistry()
         registry = self.registry
         self.requests = Counter(
@@ -95,6 +104,12 @@ class Telemetry:
             ("model", "stage"),
             OVERHEAD_BUCKETS_S,
         )
+        self.store_s = self._durations(
+            "graceway_store_seconds",
+            "A call to the state store, those without an answer too",
+            (),
+            STORE_BUCKETS_S,
+        )
         self.loop_lag_s = self._durations(
             "graceway_loop_lag_seconds", "How late the event loop runs what is due", (), OVERHEAD_BUCKETS_S
         )
@@ -111,6 +126,7 @@ class Telemetry:
             ("model", "cause"), registry=registry,
         )  # fmt: skip
         registry.register(_Gauges(gauges))
+        registry.register(_Spans(spans))
         self._uncounted: dict[tuple[Counter, tuple[str, ...]], float] = {}
         """What has been added since somebody looked: a counter's lock costs more than all else that is done here."""
 
@@ -144,8 +160,26 @@ class _Gauges(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        families: dict[str, GaugeMetricFamily] = {}
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for name, help_, labels, value in self._read():
-            family = families.setdefault(name, GaugeMetricFamily(name, help_, labels=list(labels)))
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = families.setdefault(name, kind(name, help_, labels=list(labels)))
             family.add_metric(list(labels.values()), value)
+        yield from families.values()
+
+
+class _Spans(Collector):
+    """Histograms that are kept for other reasons, such as a replica's times between tokens."""
+
+    def __init__(self, read: Callable[[], Iterable[Samples]]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, HistogramMetricFamily] = {}
+        for name, help_, labels, samples in self._read():
+            family = families.setdefault(name, HistogramMetricFamily(name, help_, labels=list(labels)))
+            family.add_metric(list(labels.values()), buckets_of(EDGES_S, samples.counts()), samples.sum_s)
         yield from families.values()

@@ -79,6 +79,10 @@ class StoreBreaker:
         self._storage.state = state
 
 
+def _ignore(_: float) -> None:
+    """Of a store that nobody watches."""
+
+
 class GuardedStateStore:
     """A remote store behind breakers; while one is open, every verb for its place raises at once.
 
@@ -107,6 +111,8 @@ class GuardedStateStore:
         self.failures = 0
         self.refused = 0
         self.last_latency_s = 0.0
+        self.took: Callable[[float], None] = _ignore
+        """Told how long each call took that was made, whether it got its answer or not, in seconds."""
         self.last_error = ""
 
     async def get(self, group: str, key: str) -> bytes | None:
@@ -166,14 +172,18 @@ class GuardedStateStore:
     def _note_failure(self, breaker: StoreBreaker, ticket: int, begun: float, error: str) -> None:
         self.failures += 1
         self.last_error = error
-        self.last_latency_s = self._now() - begun
+        self._took(begun)
         breaker.fail(ticket, self._now())
         self._set_available(False)
 
     def _note_success(self, breaker: StoreBreaker, ticket: int, begun: float) -> None:
-        self.last_latency_s = self._now() - begun
+        self._took(begun)
         breaker.succeed(ticket)
         self._set_available(all(b.state == STATE_CLOSED for b in self._breakers.values()))
+
+    def _took(self, begun: float) -> None:
+        self.last_latency_s = self._now() - begun
+        self.took(self.last_latency_s)
 
     def _set_available(self, is_available: bool) -> None:
         if is_available != self.is_available:

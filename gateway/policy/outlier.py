@@ -10,6 +10,8 @@ FACTOR = 3.0
 GAP_FLOOR_S = 0.03
 TTFT_FLOOR_S = 0.25
 """Differences below these are noise, whatever the factor."""
+LAG_FACTOR = 1.5
+"""What a person should look at, long before it is enough for an ejection."""
 MAX_DOUBLINGS = 32
 """More than any cap needs; without it, what stays ill for hours ends in a float that overflows."""
 
@@ -22,6 +24,16 @@ def slowest(latency_s: Mapping[str, float], floor_s: float, already_out: int, ma
     worst = max(latency_s, key=lambda r: latency_s[r])
     peers = median(v for r, v in latency_s.items() if r != worst)
     return worst if latency_s[worst] > FACTOR * peers + floor_s else None
+
+
+def lagging(latency_s: Mapping[str, float], floor_s: float) -> frozenset[str]:
+    """The replicas that are plainly slower than the median of the others."""
+    return frozenset(
+        name
+        for name, own_s in latency_s.items()
+        if len(latency_s) > 1
+        and own_s > LAG_FACTOR * median(v for r, v in latency_s.items() if r != name) + floor_s
+    )
 
 
 def ejection_s(times: int, base_s: float, max_s: float, rng: Rng) -> float:

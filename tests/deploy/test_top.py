@@ -25,9 +25,12 @@ GRACEWAY = [sys.executable, "-m", "deploy"]
 AT = 1_760_000_000.0
 
 
+SPANS = {"prefill": {"p50_s": 0.04, "p99_s": 0.2}, "gap": {"p50_s": None, "p99_s": None}}
+
+
 def replica(name: str, **more: Any) -> Json:
     base = {"replica": name, "zone": "a", "state": "ready", "reason": "", "in_flight": 1, "slots": 8}
-    return {**base, "breaker": "closed", "ttft_s": 0.04, **more}
+    return {**base, "breaker": "closed", "spans": SPANS, "lags": [], **more}
 
 
 def tier(name: str, *replicas: Json, **more: Any) -> Json:
@@ -86,7 +89,7 @@ def drawn(report: Json, width: int = 130, **more: Any) -> str:
         r"mean quality 0\.6",
         r"1\. primary can't serve +1 +0% +97% +2\.5 s +3 +█{57}·▄ ",
         r"2\. small +0\.6 +75% +3% +500 ms +0 +[ ]{57}·▄█",
-        r"h:1 +primary +a +down \(refused \[x\]\) +open +1 of 8 +40 ms",
+        r"h:1 +primary +a +down \(refused \[x\]\) +open +1 of 8 +40 ms/200 ms +–",
         r"lower tier because: no_replica 30; refused: queue_full 7; broken streams: none",
         r"state store: redis, not available since \d\d:\d\d:\d\d; requests go on without it",
         r"\d\d:\d\d:\d\d +primary \[of\] chat can't serve \(2 times\)",

@@ -144,7 +144,7 @@ async def test_the_collector_may_be_gone(engines: Engines, config: Path) -> None
         assert_whole(question, await ask(gateway.url, question))
 
         async def is_counted() -> bool:
-            return await gateway.metric("graceway_traces", result="dropped") == 1
+            return await gateway.metric("graceway_traces_total", result="dropped") == 1
 
         await eventually(is_counted)
         collector.status = 200

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from gateway.policy.outlier import ejection_s, slowest
+from gateway.policy.outlier import ejection_s, lagging, slowest
 
 TABLE = [
     # latencies, already out, share → who goes
@@ -36,3 +36,18 @@ def test_ejections_double_up_to_the_cap_with_a_quarter_of_jitter(times: int, lea
     found = [ejection_s(times, 1.0, 30.0, Random(n)) for n in range(200)]
     assert least_s <= min(found) < 1.02 * least_s
     assert 1.22 * least_s < max(found) <= 1.25 * least_s
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "expected"),
+    [
+        ({"a": 0.02, "b": 0.02, "c": 0.05}, {"c"}),
+        ({"a": 0.02, "b": 0.05, "c": 0.02, "d": 0.06}, {"b", "d"}),
+        ({"a": 0.02, "b": 0.034}, set()),  # within the factor and the floor
+        ({"a": 0.0005, "b": 0.002}, set()),  # four times nothing
+        ({"a": 9.0}, set()),
+        ({}, set()),
+    ],
+)
+def test_lagging(latency_s: dict[str, float], expected: set[str]) -> None:
+    assert lagging(latency_s, 0.005) == expected
