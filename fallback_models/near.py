@@ -1,8 +1,9 @@
 """Questions that were answered before, found by what they mean: their embeddings, kept in the state store as float16.
 
 Only the last thing that the user says may differ. Everything else of a request (instructions, earlier turns, parameters)
-and its tenant make up its *circle*, and questions are compared inside one circle alone. A circle has a bounded number of
-places, and a question takes the place that its hash names, so that nothing has to be evicted.
+and its tenant make up its *circle*, and questions are compared inside one circle alone. Circles share a fixed number of
+shelves, each with a bounded number of places, and a question takes the place that its hash names: so nothing has to be
+evicted, and nothing grows with the number of conversations.
 """
 
 import asyncio
@@ -22,11 +23,12 @@ from state_store.protocol import StateStore, StateStoreUnavailable
 
 Vector = npt.NDArray[np.float32]
 """Of length 1, shape `(dimensions,)`."""
-KEY_BYTES = 32
+SHELVES = 64
+KEY_BYTES, CIRCLE_BYTES = 32, 16
 REFRESH_S = 2.0
-"""How old the copy of a circle may be, which holds what other gateways entered."""
+"""How old the copy of a shelf may be, which holds what other gateways entered."""
 LOCAL_VECTORS = 32_768
-"""Over all circles, in this process."""
+"""Over all shelves, in this process."""
 ENTERING_AT_ONCE = 32
 """Questions whose embeddings are on their way; further ones are not entered."""
 
@@ -47,19 +49,35 @@ class Near:
     similarity: float
 
 
-@dataclass(slots=True)
-class _Circle:
-    read_at: float
-    vectors: dict[str, tuple[bytes, Vector]] = field(default_factory=dict)
-    """Answer key and vector by place."""
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """A question that was answered, as the store has it."""
 
-    def nearest(self, vector: Vector) -> Near | None:
-        known = [(key, v) for key, v in self.vectors.values() if v.shape == vector.shape]
-        if not known:
-            return None
-        cosines = np.stack([v for _, v in known]) @ vector
-        best = int(np.argmax(cosines))
-        return Near(known[best][0].hex(), float(cosines[best]))
+    answer_key: bytes
+    circle: bytes
+    vector: Vector
+
+    def to_bytes(self) -> bytes:
+        return self.answer_key + self.circle + self.vector.astype(np.float16).tobytes()
+
+
+@dataclass(slots=True)
+class _Shelf:
+    read_at: float
+    entered: dict[str, _Entered] = field(default_factory=dict)
+    """By place."""
+
+    def of(self, circle: bytes) -> list[_Entered]:
+        return [e for e in self.entered.values() if e.circle == circle]
+
+
+def _nearest(entered: list[_Entered], vector: Vector) -> Near | None:
+    known = [e for e in entered if e.vector.shape == vector.shape]
+    if not known:
+        return None
+    cosines = np.stack([e.vector for e in known]) @ vector
+    best = int(np.argmax(cosines))
+    return Near(known[best].answer_key.hex(), float(cosines[best]))
 
 
 class NearQuestions:
@@ -67,7 +85,7 @@ class NearQuestions:
 
     Args:
         min_similarity: the cosine from which on two questions count as one.
-        kept: places of a circle.
+        kept: places of a shelf.
     """
 
     def __init__(
@@ -75,18 +93,18 @@ class NearQuestions:
     ) -> None:
         self._store, self._embeddings, self._min_similarity = store, embeddings, min_similarity
         self._kept, self._model = kept, model
-        self._circles: OrderedDict[str, _Circle] = OrderedDict()
+        self._shelves: OrderedDict[str, _Shelf] = OrderedDict()
         self._entering: set[asyncio.Task[None]] = set()
 
     async def find(self, asked: Asked, relevant: dict[str, Any]) -> Near | None:
         """The nearest question that is near enough."""
         if (split := _split(asked, relevant)) is None:
             return None
-        text, group = split
-        circle = await self._circle(group)
-        if not circle.vectors or (vector := await self._embeddings.embed(text, asked.within_s)) is None:
+        text, circle = split
+        entered = (await self._shelf(self._group(circle))).of(circle)
+        if not entered or (vector := await self._embeddings.embed(text, asked.within_s)) is None:
             return None
-        found = circle.nearest(vector)
+        found = _nearest(entered, vector)
         return found if found is not None and found.similarity >= self._min_similarity else None
 
     def enter_soon(self, asked: Asked, relevant: dict[str, Any], answer_key: str, ttl_s: float) -> None:
@@ -100,42 +118,42 @@ class NearQuestions:
         self._entering.add(task)
         task.add_done_callback(self._entering.discard)
 
-    async def _enter(self, text: str, group: str, answer_key: bytes, ttl_s: float) -> None:
+    async def _enter(self, text: str, circle: bytes, answer_key: bytes, ttl_s: float) -> None:
         vector = await self._embeddings.embed(text, 60.0)
         if vector is None:
             return
-        place = str(int.from_bytes(answer_key[:8], "big") % self._kept)
-        if group in self._circles:
-            self._circles[group].vectors[place] = (answer_key, vector)
-        raw = answer_key + vector.astype(np.float16).tobytes()
+        place, group = str(int.from_bytes(answer_key[:8], "big") % self._kept), self._group(circle)
+        entered = _Entered(answer_key, circle, vector)
+        if group in self._shelves:
+            self._shelves[group].entered[place] = entered
         try:
-            await self._store.put(self._group(group), place, raw, ttl_s=ttl_s)
+            await self._store.put(group, place, entered.to_bytes(), ttl_s=ttl_s)
         except StateStoreUnavailable:
             return
 
-    async def _circle(self, group: str) -> _Circle:
-        known, now = self._circles.get(group), monotonic()
+    async def _shelf(self, group: str) -> _Shelf:
+        known, now = self._shelves.get(group), monotonic()
         if known is None or now - known.read_at > REFRESH_S:
             try:
-                raws = await self._store.scan(self._group(group))
-                known = _Circle(
-                    now, {place: v for place, raw in raws.items() if (v := _read(raw)) is not None}
+                raws = await self._store.scan(group)
+                known = _Shelf(
+                    now, {place: e for place, raw in raws.items() if (e := _read(raw)) is not None}
                 )
             except StateStoreUnavailable:
-                known = known or _Circle(now)
-            self._circles[group] = known
-        self._circles.move_to_end(group)
+                known = known or _Shelf(now)
+            self._shelves[group] = known
+        self._shelves.move_to_end(group)
         self._keep_bounds()
         return known
 
     def _keep_bounds(self) -> None:
-        """Forgets the circles that were not asked for the longest; the one just asked for stays."""
-        held = sum(len(c.vectors) + 1 for c in self._circles.values())
-        while held > LOCAL_VECTORS and len(self._circles) > 1:
-            held -= len(self._circles.popitem(last=False)[1].vectors) + 1
+        """Forgets the shelves that were not asked for the longest; the one just asked for stays."""
+        held = sum(len(shelf.entered) for shelf in self._shelves.values())
+        while held > LOCAL_VECTORS and len(self._shelves) > 1:
+            held -= len(self._shelves.popitem(last=False)[1].entered)
 
-    def _group(self, circle: str) -> str:
-        return f"questions:{self._model}:{circle}"
+    def _group(self, circle: bytes) -> str:
+        return f"questions:{self._model}:{circle[0] % SHELVES}"
 
     async def close(self) -> None:
         """Waits a little for what is being entered."""
@@ -145,7 +163,7 @@ class NearQuestions:
                 task.cancel()
 
 
-def _split(asked: Asked, relevant: dict[str, Any]) -> tuple[str, str] | None:
+def _split(asked: Asked, relevant: dict[str, Any]) -> tuple[str, bytes] | None:
     """What the user says last, and the circle of all else; None where that is no text."""
     if asked.kind == "chat":
         *before, last = relevant.get("messages") or [{}]
@@ -157,12 +175,15 @@ def _split(asked: Asked, relevant: dict[str, Any]) -> tuple[str, str] | None:
     if not isinstance(text, str) or not text.strip():
         return None
     circle = orjson.dumps([asked.tenant, asked.kind, rest], option=orjson.OPT_SORT_KEYS)
-    return text, sha256(circle).hexdigest()[:32]
+    return text, sha256(circle).digest()[:CIRCLE_BYTES]
 
 
-def _read(raw: bytes) -> tuple[bytes, Vector] | None:
-    if len(raw) <= KEY_BYTES or (len(raw) - KEY_BYTES) % 2:
+def _read(raw: bytes) -> _Entered | None:
+    head = KEY_BYTES + CIRCLE_BYTES
+    if len(raw) <= head or (len(raw) - head) % 2:
         return None
-    vector = np.frombuffer(raw[KEY_BYTES:], dtype=np.float16).astype(np.float32)
+    vector = np.frombuffer(raw[head:], dtype=np.float16).astype(np.float32)
     length = float(np.linalg.norm(vector))
-    return (raw[:KEY_BYTES], vector / length) if np.isfinite(length) and length > 0 else None
+    if not np.isfinite(length) or length == 0.0:
+        return None
+    return _Entered(raw[:KEY_BYTES], raw[KEY_BYTES:head], vector / np.float32(length))

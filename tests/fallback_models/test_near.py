@@ -143,6 +143,17 @@ async def test_a_circle_has_as_many_questions_as_places() -> None:
     assert len(await rig.store.scan(groups[0])) <= 4
 
 
+async def test_conversations_without_end_are_kept_within_bounds() -> None:
+    """As many circles as there are conversations, and no more groups than shelves."""
+    rig = Rig()
+    cache = rig.cache(kept=2)
+    for number in range(300):
+        await remember(cache, asked(QUESTION, system=f"You are number {number}."))
+    groups = [g for g in rig.store._groups if g.startswith("questions:")]
+    assert len(groups) <= 64
+    assert sum([len(await rig.store.scan(g)) for g in groups]) <= 128
+
+
 async def test_the_process_holds_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fallback_models.near.LOCAL_VECTORS", 10)
     cache = Rig().cache()
@@ -151,7 +162,7 @@ async def test_the_process_holds_a_bounded_number(monkeypatch: pytest.MonkeyPatc
         await remember(cache, question)
         assert await cache.answer(asked(ALIKE, system=f"You are number {number}.")) is not None
     assert cache.near is not None
-    assert len(cache.near._circles) <= 5
+    assert sum(len(shelf.entered) for shelf in cache.near._shelves.values()) <= 11
 
 
 async def test_without_embeddings_the_same_question_is_found_still() -> None:
@@ -173,7 +184,7 @@ async def test_a_vector_whose_answer_is_gone_is_a_miss() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"x" * 32, b"x" * 35, b"x" * 32 + b"\0\0", b"x" * 32 + b"\0\x7c" * 128, b"x" * 40]
+    "raw", [b"", b"x" * 48, b"x" * 51, b"x" * 48 + b"\0\0", b"x" * 48 + b"\0\x7c" * 128, b"x" * 56]
 )
 async def test_broken_vectors_are_none(raw: bytes) -> None:
     rig = Rig()
