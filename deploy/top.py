@@ -178,10 +178,21 @@ def _counts(model: Report) -> Text:
     sheds = model.get("sheds_60s") or {}
     return Text.assemble(
         f"waiting {_listed(waiting)}; last minute: {model.get('answers_60s', 0)} answers; lower tier because: "
-        f"{_listed(model.get('degraded_60s') or {})}; refused: ",
+        f"{_listed(model.get('degraded_60s') or {})}; left out of answers: "
+        f"{_listed(model.get('given_up_60s') or {})}; refused: ",
         (_listed(sheds), _BAD if sheds else ""),
         f"; broken streams: {_listed(model.get('streams_60s') or {})}",
+        *(_money(tier) for tier in model["tiers"]),
     )
+
+
+def _money(tier: Report) -> str:
+    """What is left of a paid tier's budget."""
+    budget = tier.get("budget")
+    if not budget:
+        return ""
+    left = "spent" if budget["is_spent"] else f"{budget['left']:.3g} left"
+    return f"; money for {tier['name']}: {left} of {budget['amount']:g} per {budget['per']}"
 
 
 def _listed(counts: Mapping[str, int]) -> str:

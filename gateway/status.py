@@ -135,6 +135,8 @@ def model_standing(fleet: Fleet, shares: TierShares, now: float) -> Standing:
 
 def _rung(tier: Tier, now: float) -> Rung:
     out = tuple(what for r in tier.replicas.values() if (what := _out(r, now)))
+    if tier.purse is not None and tier.purse.is_spent:
+        out = ("out of money",) * len(tier.replicas)
     return Rung(tier.name, tier.spec.quality, _is_serving(tier, now), len(tier.replicas), out)
 
 

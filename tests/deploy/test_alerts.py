@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.app import Gateway
-from gateway.specs import GatewaySpec, ModelSpec, TierSpec
+from gateway.specs import BudgetSpec, GatewaySpec, ModelSpec, PriceSpec, TierSpec
 from state_store.memory import MemoryStateStore
 
 ALERTS = Path(__file__).parents[2] / "deploy" / "alerts"
@@ -59,8 +59,13 @@ def test_the_runbooks_links_lead_somewhere() -> None:
 
 async def test_the_metrics_exist() -> None:
     tier = TierSpec(
-        name="best", backend="openai", served_model="m", replicas=({"url": "http://127.0.0.1:9"},)
-    )  # type: ignore[arg-type]
+        name="best",
+        backend="openai",
+        served_model="m",
+        replicas=({"url": "http://127.0.0.1:9"},),  # type: ignore[arg-type]
+        price=PriceSpec(prompt=1, answer=1),
+        budget=BudgetSpec(amount=1),
+    )
     gateway = Gateway(GatewaySpec(models={"chat": ModelSpec(tiers=(tier,))}), MemoryStateStore())
     shown = set(re.findall(r"^# TYPE (\w+)", gateway.metrics().decode(), re.M))
     named = set(re.findall(r"\bgraceway_\w+", "\n".join(_expressions(RULES.read_text()))))

@@ -47,7 +47,8 @@ def tier(name: str, *replicas: Json, **more: Any) -> Json:
 def report(**more: Any) -> Json:
     down = replica("h:1", state="down", reason="refused [x]", breaker="open")
     primary = tier("primary", down, serving=False, ttft_p99_s=2.5, waiting=3)
-    small = tier("small", replica("h:2"), quality=0.6, share_60s=0.75)
+    money = {"amount": 20.0, "per": "day", "spent": 18.5, "left": 1.5, "is_spent": False, "resets_in_s": 60}
+    small = tier("small", replica("h:2"), quality=0.6, share_60s=0.75, budget=money)
     standing = {"level": "degraded", "text": "chat is served by small because so", "cost": "mean quality 0.6"}
     chat = {
         "standing": {**standing, "since": AT - 60},
@@ -56,6 +57,7 @@ def report(**more: Any) -> Json:
         "sheds_60s": {"queue_full": 7},
         "degraded_60s": {"no_replica": 30},
         "streams_60s": {},
+        "given_up_60s": {"context": 3, "max_tokens": 2},
         "shares_1h": {
             "bucket_s": 60,
             "tiers": {"primary": [4] * 57 + [0, 2, 0], "small": [0] * 57 + [0, 2, 4]},
@@ -90,7 +92,8 @@ def drawn(report: Json, width: int = 130, **more: Any) -> str:
         r"1\. primary can't serve +1 +0% +97% +2\.5 s +3 +█{57}·▄ ",
         r"2\. small +0\.6 +75% +3% +500 ms +0 +[ ]{57}·▄█",
         r"h:1 +primary +a +down \(refused \[x\]\) +open +1 of 8 +40 ms/200 ms +–",
-        r"lower tier because: no_replica 30; refused: queue_full 7; broken streams: none",
+        r"lower tier because: no_replica 30; left out of answers: context 3, max_tokens 2",
+        r"refused: queue_full 7;\s+broken streams: none; money for small: 1\.5 left of 20 per day",
         r"state store: redis, not available since \d\d:\d\d:\d\d; requests go on without it",
         r"\d\d:\d\d:\d\d +primary \[of\] chat can't serve \(2 times\)",
     ],

@@ -158,6 +158,22 @@ async def test_killed_replicas_are_seen_within_five_seconds(
         assert await browser.complaints() == []
 
 
+async def test_what_is_left_out_and_what_it_costs_are_seen(
+    engines: Engines, config: Path, browser: Browser
+) -> None:
+    await engines.a.kill()
+    paid = {"price": {"prompt": 0, "answer": 1e6}, "budget": {"amount": 100}, "gives_up": {"max_tokens": 60}}
+    async with serving(config, tier("primary", engines.a), tier("small", engines.small, **paid)) as gateway:
+        await browser.open(gateway.url)
+        await browser.shows("#models", "100 of 100 left for this day")
+        assert (await ask(gateway.url, Question(tokens=80))).status == 200
+        await browser.shows("#models", "max_tokens 1")
+        await browser.shows("#models", "40 of 100 left for this day")
+        assert (await ask(gateway.url, Question(tokens=40))).status == 200
+        await browser.shows("#models", "spent; more in")
+        await browser.shows("#now", "the small replica is out of money")
+
+
 async def test_refusals_are_seen(engines: Engines, config: Path, browser: Browser) -> None:
     await engines.a.kill()
     await engines.b.kill()
