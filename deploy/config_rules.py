@@ -236,9 +236,6 @@ def _kv_faults(place: Place, model: Plain, store: Plain) -> Iterator[Fault]:
         if url == "memory":
             mend = "Set state_store.url to embedded or redis://…, or kv.strategy to recompute"
             yield here, "KV blocks need a Redis, and the state store is memory", mend
-        elif "+cluster" in _scheme(url):
-            mend = "Use redis://, rediss:// or redis+sentinel://, or set kv.strategy to recompute"
-            yield here, "KV blocks in a Redis Cluster are not supported yet", mend
 
 
 def _scheme(url: str) -> str:

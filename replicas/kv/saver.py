@@ -18,7 +18,6 @@ from state_store.kv.block_store import BlockStore, BlocksUnavailable, Outgoing
 from state_store.kv.budget import Use
 
 _BATCH = 4
-_ACKNOWLEDGE_TIMEOUT_S = 0.2
 _SECOND_TRY_S = 0.3
 """Longer than the store's breaker keeps out everybody at first."""
 
@@ -36,7 +35,10 @@ Count = Callable[[str, float], None]
 
 
 class Saver:
-    """The thread and its queue. `count` is told of what is done, by name."""
+    """The thread and its queue. `count` is told of what is done, by name.
+
+    With `acknowledges`, blocks count as saved when Redis's own replicas have them, too, as many as the URL asks for.
+    """
 
     def __init__(
         self,
@@ -46,10 +48,11 @@ class Saver:
         count: Count,
         *,
         codec: Codec = "none",
+        acknowledges: bool = False,
         most_blocks: int = 1024,
     ) -> None:
         self._cache, self._store, self._fingerprint, self._count = cache, store, fingerprint, count
-        self._codec, self._most_blocks = codec, most_blocks
+        self._codec, self._acknowledges, self._most_blocks = codec, acknowledges, most_blocks
         self._queue: deque[_Job | Ended] = deque()
         self._changed = threading.Condition()
         self._current: _Job | None = None
@@ -162,7 +165,7 @@ class Saver:
             if first + _BATCH >= len(missing):
                 self._copied(job)
             self._write([blocks[at] for at in batch], rows)
-        self._count("evicted_blocks", self._store.count(uses))
+        self._count("evicted_blocks", self._store.count(uses, must_be_copied=self._acknowledges))
 
     def _copy(self, job: _Job, batch: list[int], rows: Rows) -> bool:
         """Copies blocks out of the cache, unless they were forgotten."""
@@ -194,7 +197,7 @@ class Saver:
         if not ended.turn or not is_whole:
             return
         try:
-            self._store.acknowledge(ended.turn, _ACKNOWLEDGE_TIMEOUT_S)
+            self._store.acknowledge(ended.turn)
         except BlocksUnavailable:
             self._count("unacknowledged_turns", 1)
 

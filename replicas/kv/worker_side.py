@@ -37,7 +37,14 @@ class WorkerSide:
         self._loader = Loader(
             cache, store, fingerprint, settings.connections, lambda why, n: self._count(f"missed_{why}", n)
         )
-        self._saver = Saver(cache, store, fingerprint, self._count, codec=settings.compression)
+        self._saver = Saver(
+            cache,
+            store,
+            fingerprint,
+            self._count,
+            codec=settings.compression,
+            acknowledges=settings.strategy == "sync",
+        )
 
     def before_step(self, plan: StepPlan) -> None:
         """To be called before the model overwrites anything."""

@@ -5,7 +5,7 @@ from state_store.redis import value_key
 TURNS = "kv-turns"
 """The group under which the gateway finds it."""
 TURN_TTL_S = 60.0
-WRITING, STORED = b"writing", b"stored"
+STORED = b"stored"
 PARAMETER = "graceway_turn"
 """In a request's `kv_transfer_params`: the turn's name, where its end is to be acknowledged."""
 

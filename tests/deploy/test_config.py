@@ -301,12 +301,6 @@ BAD = {
         "c.yaml:7: KV blocks need a Redis, and the state store is memory. "
         "Set state_store.url to embedded or redis://…, or kv.strategy to recompute",
     ),
-    "KV blocks in a Cluster": (
-        "state_store: {url: 'redis+cluster://h'}\n"
-        + tier("backend: vllm\n        model: m\n        kv: {strategy: sync}"),
-        "c.yaml:7: KV blocks in a Redis Cluster are not supported yet. "
-        "Use redis://, rediss:// or redis+sentinel://, or set kv.strategy to recompute",
-    ),
     "KV blocks made smaller": (
         tier("backend: vllm\n        model: m\n        kv: {strategy: sync, compression: fp8}"),
         "c.yaml:6: compression 'fp8' is not supported yet. "

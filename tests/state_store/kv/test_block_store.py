@@ -248,12 +248,15 @@ def test_it_logs_in(server: Server, password: str, is_right: bool) -> None:
 
 
 async def test_the_state_store_reads_the_mark_of_a_stored_turn(server: Server) -> None:
-    await asyncio.to_thread(server.store().acknowledge, "turn-1", 0.1)
+    await asyncio.to_thread(server.store().acknowledge, "turn-1")
     state = RedisStateStore(server.url)
     assert await state.get(TURNS, "turn-1") == STORED
     await state.close()
 
 
-def test_a_turn_is_not_stored_while_a_replica_of_redis_lacks_it(server: Server) -> None:
+def test_what_must_be_copied_is_not_stored_while_a_replica_of_redis_lacks_it(server: Server) -> None:
+    store = server.store(options="?wait_replicas=1")
+    store.store([outgoing(1)])
+    assert store.count(uses(1)) == 0
     with pytest.raises(BlocksUnavailable, match="0 of 1 replicas"):
-        server.store(options="?wait_replicas=1").acknowledge("turn-1", 0.05)
+        store.count(uses(1), must_be_copied=True)

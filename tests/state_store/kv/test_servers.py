@@ -1,4 +1,4 @@
-"""Blocks on Redis as it is run: under TLS, behind Sentinels that name another master, read-only; and not in a Cluster."""
+"""Blocks on Redis as it is run: under TLS, behind Sentinels that name another master, read-only, copied, and in a Cluster."""
 
 import asyncio
 import ssl
@@ -10,10 +10,10 @@ import pytest
 import trustme
 
 from loadtests.processes import RedisProcess
-from loadtests.redis_groups import running_sentinels
+from loadtests.redis_groups import Cluster, running_sentinels
 from state_store.kv.block_format import HEAD_BYTES, BlockId, pack, unpack
 from state_store.kv.block_store import BlockStore, BlocksUnavailable, Outgoing
-from state_store.kv.budget import Budget
+from state_store.kv.budget import Budget, Use
 from tests.state_store.tls_proxy import proxy_to
 
 SIZE = 3_000_000
@@ -25,14 +25,21 @@ def opened(url: str) -> BlockStore:
     return BlockStore(url, Budget(1 << 30, 60.0), control_timeout_s=PATIENT_S)
 
 
+def block(number: int) -> BlockId:
+    return BlockId(b"f" * 16, number.to_bytes(32, "big"))
+
+
+def outgoing(number: int, size: int = SIZE) -> Outgoing:
+    payload = memoryview(bytes(range(250)) * (size // 250))
+    return Outgoing(block(number), pack(block(number), payload)[0], payload)
+
+
 def there_and_back(store: BlockStore, number: int = 0) -> str:
     """Stores a block and fetches it: what is wrong with it, empty for nothing."""
-    block = BlockId(b"f" * 16, number.to_bytes(32, "big"))
-    payload = memoryview(bytes(range(250)) * (SIZE // 250))
     place = memoryview(bytearray(HEAD_BYTES + SIZE))
-    store.store([Outgoing(block, pack(block, payload)[0], payload)])
-    (size,) = store.fetch([block], [place], time.monotonic() + WITHIN_S)
-    return "absent" if size is None else unpack(block, place[:size], memoryview(bytearray(SIZE)))
+    store.store([outgoing(number)])
+    (size,) = store.fetch([block(number)], [place], time.monotonic() + WITHIN_S)
+    return "absent" if size is None else unpack(block(number), place[:size], memoryview(bytearray(SIZE)))
 
 
 async def until_done(act: Callable[[], str]) -> str:
@@ -85,6 +92,51 @@ async def test_a_read_only_replica_takes_nothing() -> None:
         store.close()
 
 
-def test_a_cluster_is_refused() -> None:
-    with pytest.raises(ValueError, match="Cluster"):
-        opened("redis+cluster://h")
+@pytest.mark.asyncio(loop_scope="session")
+async def test_what_a_replica_has_is_copied() -> None:
+    async with RedisProcess() as master, RedisProcess("--replicaof", "127.0.0.1", str(master.port)):
+        store = opened(f"{master.url}?wait_replicas=1")
+
+        def copied() -> str:
+            said = there_and_back(store)
+            store.count([Use(block(0).key, SIZE, 0)], must_be_copied=True)
+            return said
+
+        assert await until_done(copied) == ""
+        store.close()
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_cluster_s_nodes_share_the_blocks(cluster: Cluster) -> None:
+    store = opened(cluster.url)
+
+    def spread() -> None:
+        numbers = range(40)
+        assert store.store([outgoing(n, 1000) for n in numbers]) == [True] * 40
+        assert store.exist([block(n) for n in (3, 99, 7)]) == [True, False, True]
+        place = memoryview(bytearray(HEAD_BYTES + 1000))
+        found = store.fetch([block(n) for n in numbers], [place] * 40, time.monotonic() + WITHIN_S)
+        for number, size in zip(numbers, found, strict=True):
+            assert size == len(place)
+            assert unpack(block(number), place, memoryview(bytearray(1000))) == ""
+        assert store.count([Use(block(n).key, 1000, n) for n in numbers]) == 0
+        store.acknowledge("turn-1")
+        store.discard([block(n) for n in numbers])
+        assert not any(store.exist([block(n) for n in numbers]))
+
+    await asyncio.to_thread(spread)
+    store.close()
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_cluster_s_budget_is_one(cluster: Cluster) -> None:
+    store = BlockStore(cluster.url, Budget(10 * (HEAD_BYTES + 1000), 60.0), control_timeout_s=PATIENT_S)
+
+    def fill() -> None:
+        for number in range(100, 130):
+            store.store([outgoing(number, 1000)])
+            store.count([Use(block(number).key, HEAD_BYTES + 1000, 0)])
+        assert sum(store.exist([block(n) for n in range(100, 130)])) == 10
+
+    await asyncio.to_thread(fill)
+    store.close()
