@@ -9,7 +9,7 @@ evicted, and nothing grows with the number of conversations.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
 from typing import Any, Protocol
@@ -61,23 +61,49 @@ class _Entered:
         return self.answer_key + self.circle + self.vector.astype(np.float16).tobytes()
 
 
-@dataclass(slots=True)
 class _Shelf:
-    read_at: float
-    entered: dict[str, _Entered] = field(default_factory=dict)
-    """By place."""
+    """A copy of one shelf, by place; with each circle's vectors side by side once they are asked for."""
 
-    def of(self, circle: bytes) -> list[_Entered]:
-        return [e for e in self.entered.values() if e.circle == circle]
+    def __init__(self, read_at: float, entered: dict[str, _Entered]) -> None:
+        self.read_at, self._entered = read_at, entered
+        self._circles: dict[bytes, list[_Entered]] = {}
+        self._matrices: dict[tuple[bytes, int], tuple[list[bytes], npt.NDArray[np.float32]]] = {}
+        self._sort()
 
+    def __len__(self) -> int:
+        return len(self._entered)
 
-def _nearest(entered: list[_Entered], vector: Vector) -> Near | None:
-    known = [e for e in entered if e.vector.shape == vector.shape]
-    if not known:
-        return None
-    cosines = np.stack([e.vector for e in known]) @ vector
-    best = int(np.argmax(cosines))
-    return Near(known[best].answer_key.hex(), float(cosines[best]))
+    def _sort(self) -> None:
+        self._circles.clear()
+        self._matrices.clear()
+        for entered in self._entered.values():
+            self._circles.setdefault(entered.circle, []).append(entered)
+
+    def enter(self, place: str, entered: _Entered) -> None:
+        self._entered[place] = entered
+        self._sort()
+
+    def has(self, circle: bytes) -> bool:
+        return circle in self._circles
+
+    def nearest(self, circle: bytes, vector: Vector) -> Near | None:
+        keys, matrix = self._matrix(circle, len(vector))
+        if not keys:
+            return None
+        cosines = matrix @ vector
+        best = int(np.argmax(cosines))
+        return Near(keys[best].hex(), float(cosines[best]))
+
+    def _matrix(self, circle: bytes, dimensions: int) -> tuple[list[bytes], npt.NDArray[np.float32]]:
+        """Answer keys, and their vectors, shape `(questions, dimensions)`."""
+        known = self._matrices.get((circle, dimensions))
+        if known is None:
+            entered = [e for e in self._circles.get(circle, ()) if len(e.vector) == dimensions]
+            stacked = (
+                np.stack([e.vector for e in entered]) if entered else np.empty((0, dimensions), np.float32)
+            )
+            known = self._matrices[circle, dimensions] = [e.answer_key for e in entered], stacked
+        return known
 
 
 class NearQuestions:
@@ -101,10 +127,10 @@ class NearQuestions:
         if (split := _split(asked, relevant)) is None:
             return None
         text, circle = split
-        entered = (await self._shelf(self._group(circle))).of(circle)
-        if not entered or (vector := await self._embeddings.embed(text, asked.within_s)) is None:
+        shelf = await self._shelf(self._group(circle))
+        if not shelf.has(circle) or (vector := await self._embeddings.embed(text, asked.within_s)) is None:
             return None
-        found = _nearest(entered, vector)
+        found = shelf.nearest(circle, vector)
         return found if found is not None and found.similarity >= self._min_similarity else None
 
     def enter_soon(self, asked: Asked, relevant: dict[str, Any], answer_key: str, ttl_s: float) -> None:
@@ -125,7 +151,7 @@ class NearQuestions:
         place, group = str(int.from_bytes(answer_key[:8], "big") % self._kept), self._group(circle)
         entered = _Entered(answer_key, circle, vector)
         if group in self._shelves:
-            self._shelves[group].entered[place] = entered
+            self._shelves[group].enter(place, entered)
         try:
             await self._store.put(group, place, entered.to_bytes(), ttl_s=ttl_s)
         except StateStoreUnavailable:
@@ -140,7 +166,7 @@ class NearQuestions:
                     now, {place: e for place, raw in raws.items() if (e := _read(raw)) is not None}
                 )
             except StateStoreUnavailable:
-                known = known or _Shelf(now)
+                known = known or _Shelf(now, {})
             self._shelves[group] = known
         self._shelves.move_to_end(group)
         self._keep_bounds()
@@ -148,9 +174,9 @@ class NearQuestions:
 
     def _keep_bounds(self) -> None:
         """Forgets the shelves that were not asked for the longest; the one just asked for stays."""
-        held = sum(len(shelf.entered) for shelf in self._shelves.values())
+        held = sum(len(shelf) for shelf in self._shelves.values())
         while held > LOCAL_VECTORS and len(self._shelves) > 1:
-            held -= len(self._shelves.popitem(last=False)[1].entered)
+            held -= len(self._shelves.popitem(last=False)[1])
 
     def _group(self, circle: bytes) -> str:
         return f"questions:{self._model}:{circle[0] % SHELVES}"

@@ -170,6 +170,8 @@ class Pipeline:
     async def _attempt(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> Verdict:
         """One attempt, or a race of two."""
         may_race = self.may_hedge and not course.is_retry and is_streamed_inside(course.request)
+        # Where each attempt costs money, one at a time.
+        may_race = may_race and self.fleet.tiers[decision.tier].purse is None
         if may_race:
             return await self._race(course, decision, permit, reply)
         return await self.attempts.run(course, decision, permit, reply)

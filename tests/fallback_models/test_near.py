@@ -10,7 +10,9 @@ from fallback_models.answer import Answer, Asked
 from fallback_models.cache import AnswerCache
 from fallback_models.near import NearQuestions, Vector
 from loadtests.embeddings import embedding
+from state_store.embedded import EmbeddedRedis
 from state_store.memory import MemoryStateStore
+from state_store.redis import RedisStateStore
 from tests.rig import eventually
 
 QUESTION = "Please tell me how high the highest mountain of the Alps is in metres"
@@ -38,7 +40,7 @@ def asked(text: str, system: str = "Be brief.", tenant: str = "a", **more: Any) 
 
 @dataclass
 class Rig:
-    store: MemoryStateStore = field(default_factory=MemoryStateStore)
+    store: Any = field(default_factory=MemoryStateStore)
     words: Words = field(default_factory=Words)
 
     def cache(self, kept: int = 64, min_similarity: float = 0.95, max_age_s: float = 60.0) -> AnswerCache:
@@ -120,6 +122,23 @@ async def test_another_gateway_finds_it() -> None:
     assert await other.answer(asked(ALIKE)) is not None
 
 
+async def test_another_gateway_finds_it_in_a_real_redis() -> None:
+    server = EmbeddedRedis()
+    await server.start()
+    mine, other = (RedisStateStore(server.url, timeout_s=5.0) for _ in range(2))
+    try:
+        await remember(Rig(mine).cache(), asked(QUESTION))
+        answer = await Rig(other).cache().answer(asked(ALIKE))
+        assert answer is not None
+        assert answer.text == ANSWER.text
+        assert answer.similarity is not None
+        assert answer.similarity >= 0.95
+    finally:
+        await mine.close()
+        await other.close()
+        await server.stop()
+
+
 async def test_what_another_gateway_entered_later_is_found_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     mine, other = rig.cache(), rig.cache()
@@ -162,7 +181,7 @@ async def test_the_process_holds_a_bounded_number(monkeypatch: pytest.MonkeyPatc
         await remember(cache, question)
         assert await cache.answer(asked(ALIKE, system=f"You are number {number}.")) is not None
     assert cache.near is not None
-    assert sum(len(shelf.entered) for shelf in cache.near._shelves.values()) <= 11
+    assert sum(len(shelf) for shelf in cache.near._shelves.values()) <= 11
 
 
 async def test_without_embeddings_the_same_question_is_found_still() -> None:
