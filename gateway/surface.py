@@ -1,7 +1,7 @@
 """The routes that are not hot: models, health, metrics, status, the live page, administration."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from gateway.access import may_administer, may_look
 from gateway.callers import Callers
 from gateway.exercise import Exercise, read_exercise
+from gateway.openapi import document
 from gateway.page import BACK_OFF_S, LiveStatus, load_page
 from gateway.pin import Pin, read_pin
 from gateway.request import PATHS
@@ -72,7 +73,7 @@ def build_surface(gateway: Describes) -> FastAPI:
     async def ready() -> Response:
         return JSONResponse({"ready": gateway.is_ready}, 200 if gateway.is_ready else 503)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return PlainTextResponse(gateway.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -86,6 +87,8 @@ def build_surface(gateway: Describes) -> FastAPI:
 
     _add_page(app, gateway)
     _add_admin(app, gateway)
+    _add_hot_paths(app)
+    app.openapi = lambda: document(app, [m["id"] for m in gateway.models()["data"]])  # type: ignore[method-assign]
     return app
 
 
@@ -164,17 +167,27 @@ def _add_admin(app: FastAPI, gateway: Describes) -> None:
         return JSONResponse({"draining": True})
 
 
+def _add_hot_paths(app: FastAPI) -> None:
+    """Requests on these paths do not come through here; other methods on them do, and are a 405 rather than a 404."""
+    for path in PATHS.values():
+        app.add_api_route(path, _unreached, methods=["POST"], include_in_schema=False)
+
+
+async def _unreached() -> Response:
+    return _error(405, "POST a request", None)
+
+
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(StarletteHTTPException)
     async def refuse(request: Request, error: HTTPException) -> Response:
         if error.status_code != 404:
-            return _error(error.status_code, str(error.detail), None)
+            return _error(error.status_code, str(error.detail), None, error.headers)
         served = ", ".join([*PATHS.values(), "/v1/models"])
         is_api = request.url.path.startswith("/v1/")
         more = f" Of OpenAI's API there are {served}." if is_api else ""
         return _error(404, f"There is no {request.url.path} here.{more}", "not_found")
 
 
-def _error(status: int, message: str, code: str | None) -> Response:
+def _error(status: int, message: str, code: str | None, headers: Mapping[str, str] | None = None) -> Response:
     body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
-    return JSONResponse(body, status)
+    return JSONResponse(body, status, headers)
