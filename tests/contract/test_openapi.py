@@ -44,6 +44,7 @@ async def explored(gateway: RunningGateway, examples: int, folder: Path, phases:
     return process.returncode, said.decode()
 
 
+@pytest.mark.timeout(300)
 async def test_no_input_is_answered_with_a_5xx(gateway: RunningGateway, tmp_path: Path) -> None:
     status, said = await explored(gateway, 4, tmp_path, "fuzzing")
     assert status == 0, said[-6000:]
