@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from math import inf
-from time import monotonic, time
+from time import monotonic
 
 from gateway.turn import NO_TURN, Turn
 from state_store.protocol import StateStore, StateStoreUnavailable
@@ -89,11 +89,11 @@ class Sessions:
     def _next(self, session: str, known: _Known) -> Turn:
         """The turn as this gateway counts it, should the answer begin before the store has said anything."""
         before = known.record
-        known.record = replace(before, epoch=before.epoch or int(time() * 1000), turn=before.turn + 1)
+        known.record = replace(before, turn=before.turn + 1)
         return Turn(session, before.replicas, known.record.epoch, known.record.turn)
 
     async def _step(self, turn: Turn, known: _Known) -> None:
-        asked = replace(known.record, turn=turn.number - 1, epoch=turn.epoch if turn.number > 1 else 0)
+        asked = replace(known.record, turn=turn.number - 1)
         try:
             said = await step(self._store, self._model, turn.session, asked, turns=1, ttl_s=TTL_S)
         except StateStoreUnavailable:
@@ -107,8 +107,7 @@ class Sessions:
     def _take(self, session: str, known: _Known, said: SessionRecord) -> None:
         """The store's word: its bindings count, and neither its epoch nor its turn is below what was known."""
         known.as_of, was = monotonic(), known.record
-        # What this gateway counted for itself, before it had heard of the session, is no epoch.
-        newest = max((said, was), key=lambda r: (r.epoch, r.turn)) if was.home else said
+        newest = max((said, was), key=lambda r: (r.epoch, r.turn))
         replicas = {**was.replicas, **said.replicas}
         known.record = replace(said, epoch=newest.epoch, turn=newest.turn, replicas=replicas)
         if said.cause:

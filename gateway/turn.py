@@ -17,6 +17,7 @@ class Turn:
     replicas: Mapping[str, str] = field(default_factory=dict)
     """The session's replica by tier, as of the turn's begin."""
     epoch: int = 0
+    """0: this gateway knows of no turn before those that it had without the store."""
     number: int = 0
     durability: Durability = "local"
     """`local`: only this gateway knows of the turn, or nobody else is known to."""

@@ -22,6 +22,7 @@ KEPT_HEADERS = (
     "x-degraded",
     "x-shed-reason",
     "x-request-id",
+    "x-session-durability",
     "retry-after",
 )
 

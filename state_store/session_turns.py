@@ -24,7 +24,7 @@ class SessionRecord:
     """A session as one gateway knows it, or as the store does."""
 
     epoch: int = 0
-    """0: nothing is known."""
+    """0: the store has said nothing of it yet; turns are counted all the same."""
     turn: int = 0
     replicas: Mapping[str, str] = field(default_factory=dict)
     """By tier."""
@@ -44,7 +44,7 @@ async def step(
         StateStoreUnavailable
     """
     pairs = [word for pair in known.replicas.items() for word in pair]
-    words = [str(turns), str(_now_ms()), str(known.epoch), str(known.turn), known.home, *pairs]
+    words = [str(turns), str(_now_ms()), str(known.epoch), str(known.turn), *pairs]
     ran = await store.run(_STEP, f"{GROUP}:{model}", session, words, ttl_s=ttl_s)
     epoch, turn, cause, home, *bound = (value.decode() for value in ran.values)
     replicas = dict(zip(bound[::2], bound[1::2], strict=True))
@@ -80,9 +80,9 @@ local fresh, ke, kt = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = redis.call('TIME')
 fresh = math.max(fresh, time[1] * 1000 + math.floor(time[2] / 1000))
 local cause = ''
-if e == 0 and ARGV[5] == '' then
+if e == 0 and ke == 0 then
   cause = 'new'
-  e = ke > 0 and ke or fresh
+  e = fresh
 elseif e == 0 then
   cause = 'lost'
   e = math.max(ke + 1, fresh)
@@ -94,7 +94,7 @@ else
 end
 t = math.max(t, kt) + tonumber(ARGV[1])
 redis.call('HSET', KEYS[1], 'e', string.format('%.0f', e), 't', string.format('%.0f', t), 'h', home)
-for i = 6, #ARGV, 2 do
+for i = 5, #ARGV, 2 do
   redis.call('HSETNX', KEYS[1], 'b:' .. ARGV[i], ARGV[i + 1])
 end
 local answer = {string.format('%.0f', e), string.format('%.0f', t), cause, home}
@@ -113,14 +113,14 @@ def _step(fields: Fields, words: Sequence[bytes]) -> list[bytes]:
     turns, fresh, known_epoch, known_turn = (int(word) for word in words[:4])
     epoch, turn = int(fields.get(b"e", b"0")), int(fields.get(b"t", b"0"))
     cause = b""
-    if epoch == 0 and not words[4]:
-        cause, epoch = b"new", known_epoch or fresh
+    if epoch == 0 and known_epoch == 0:
+        cause, epoch = b"new", fresh
     elif epoch == 0:
         cause, epoch = b"lost", max(known_epoch + 1, fresh)
     epoch = max(epoch, known_epoch)
     turn = max(turn, known_turn) + turns
     fields.update({b"e": b"%d" % epoch, b"t": b"%d" % turn})
-    for tier, replica in zip(words[5::2], words[6::2], strict=True):
+    for tier, replica in zip(words[4::2], words[5::2], strict=True):
         fields.setdefault(b"b:" + tier, replica)
     bound = [word for name, value in fields.items() if name[:2] == b"b:" for word in (name[2:], value)]
     return [b"%d" % epoch, b"%d" % turn, cause, _MEMORY, *bound]

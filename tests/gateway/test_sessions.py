@@ -189,7 +189,9 @@ async def test_what_was_said_without_the_store_is_put_there_once_it_is_back(
     await put_back(found)
     assert found.unsaved == 0
     later = await Sessions("chat", store).begin("s")
-    assert (later.epoch, later.number, later.replicas) == (turn.epoch, 4, {"best": "a"})
+    assert (turn.epoch, turn.number, turn.durability) == (0, 3, "local")
+    assert (later.number, later.replicas, later.durability) == (4, {"best": "a"}, "stored")
+    assert later.epoch > 0
 
 
 async def test_an_emptied_store_is_filled_again_and_the_session_s_epoch_ends(

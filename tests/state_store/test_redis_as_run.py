@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from loadtests.cut_proxy import proxy_to
 from loadtests.processes import RedisProcess
 from loadtests.redis_groups import Cluster, running_cluster, running_sentinels
 from state_store.open import open_state_store
@@ -17,7 +18,6 @@ from state_store.patience import within
 from state_store.protocol import StateStore, StateStoreUnavailable
 from state_store.redis import RedisStateStore
 from state_store.script import Fields, Script
-from tests.state_store.tls_proxy import proxy_to
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

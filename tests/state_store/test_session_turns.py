@@ -56,9 +56,14 @@ async def test_what_a_gateway_knows_better_is_taken_over(store: StateStore) -> N
     assert (found.turn, found.replicas, found.epoch) == (10, {"best": "a"}, first.epoch)
 
 
-async def test_a_session_that_began_without_the_store_keeps_its_epoch(store: StateStore) -> None:
-    found = await turn(store, SessionRecord(epoch=77, turn=3, replicas={"best": "a"}), turns=0)
-    assert (found.epoch, found.turn, found.cause, found.replicas) == (77, 3, "new", {"best": "a"})
+async def test_turns_that_were_counted_without_the_store_count_on(store: StateStore) -> None:
+    own = SessionRecord(turn=3, replicas={"best": "a"})
+    found = await turn(store, own, turns=0)
+    assert (found.turn, found.cause, found.replicas) == (3, "new", {"best": "a"})
+    assert found.epoch > 1_700_000_000_000
+    # Another gateway had turns of its own meanwhile: no epoch ends by that.
+    other = await turn(store, SessionRecord(turn=5, replicas={"best": "b"}), turns=0)
+    assert (other.epoch, other.turn, other.cause, other.replicas) == (found.epoch, 5, "", {"best": "a"})
 
 
 async def test_a_record_that_is_gone_begins_a_new_epoch(store: StateStore) -> None:

@@ -1,4 +1,4 @@
-"""What stands between a store and its server in a test: TLS for a Redis that has none, and a network that fails."""
+"""What stands between two servers in a test: TLS for a Redis that has none, and a network that fails."""
 
 import asyncio
 import ssl
@@ -12,7 +12,6 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self._to = port
         self.port = 0
-        self.is_cut = False
         self._forwarding = asyncio.Event()
         self._forwarding.set()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -1,0 +1,274 @@
+"""The store table: what clients notice when the state store fails under load.
+
+`python -m loadtests.store_faults` runs every row against a real Redis behind `graceway serve`: sessions are held while
+it is full, read-only, emptied, slow, frozen, killed or cut off. Every other request belongs to no session and asks the
+store for nothing, so a machine that is busy makes both late. Each row's fault lasts three seconds; what the store's first
+50 ms cost is left out, then p99 of the time to the first token may be 5 ms more with a session than without, at most.
+Exit status: 1 when a request failed, or p99 was more than that, and more than in the row without a fault.
+"""
+
+import argparse
+import asyncio
+import math
+import random
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import orjson
+
+from loadtests.client import Question, Record, open_loop, poisson
+from loadtests.cut_proxy import Proxy, proxy_to
+from loadtests.ending import run_to_end
+from loadtests.fleet import MODEL, GatewayProcess, Plan, graceway_config
+from loadtests.processes import EngineProcess, RedisProcess
+
+CALM_S, FAULT_S, AFTER_S = 1.0, 3.0, 1.5
+FIRST_S = 0.05
+"""What one timeout of the store may cost, once."""
+MORE_S = 0.005
+TURNS = 4
+"""Of a session, one after the other."""
+PLAN = Plan(replicas=2, slots=64, token_ms=5.0, has_small_tier=False, slo="{ttft_s: 5.0, itl_s: 1.0}")
+
+
+@dataclass(slots=True)
+class Rig:
+    """A gateway, its Redis, and the way between them."""
+
+    url: str
+    redis: RedisProcess
+    way: Proxy
+    other: RedisProcess
+    """Another server, whose replica the store can become."""
+
+
+Act = Callable[[Rig], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fault, and its way back."""
+
+    name: str
+    act: Act
+    heal: Act
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What clients met. p99 of the seconds to the first token while the fault lasted, without a session and with one."""
+
+    name: str
+    asked: int
+    failed: int
+    plain_s: float
+    session_s: float
+    local: int
+    """Turns whose answer said that only their gateway knew of them."""
+
+    @property
+    def more_s(self) -> float:
+        return self.session_s - self.plain_s
+
+    def line(self) -> str:
+        return (
+            f"{self.name:<12}{self.asked:>6}{self.failed:>8}{self.plain_s * 1e3:>11.1f}"
+            f"{self.session_s * 1e3:>10.1f}{self.more_s * 1e3:>+8.1f}{self.local:>7}"
+        )
+
+
+HEAD = f"{'store':<12}{'asked':>6}{'failed':>8}{'p99 plain':>11}{'session':>10}{'more':>8}{'local':>7}"
+
+
+async def _nothing(rig: Rig) -> None:
+    return None
+
+
+async def _fill(rig: Rig) -> None:
+    await rig.redis.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    await rig.redis.ask("CONFIG", "SET", "maxmemory", "1")
+
+
+async def _make_room(rig: Rig) -> None:
+    await rig.redis.ask("CONFIG", "SET", "maxmemory", "0")
+
+
+async def _demote(rig: Rig) -> None:
+    await rig.redis.ask("REPLICAOF", "127.0.0.1", str(rig.other.port))
+
+
+async def _promote(rig: Rig) -> None:
+    await rig.redis.ask("REPLICAOF", "NO", "ONE")
+
+
+async def _empty(rig: Rig) -> None:
+    await rig.redis.kill()
+    await rig.redis.start()
+
+
+async def _sleep(rig: Rig) -> None:
+    """Slow again and again: half of the time it answers nobody."""
+    until = asyncio.get_running_loop().time() + FAULT_S - 0.2
+    while asyncio.get_running_loop().time() < until:
+        await rig.redis.ask("DEBUG", "SLEEP", "0.15")
+        await asyncio.sleep(0.15)
+
+
+async def _freeze(rig: Rig) -> None:
+    rig.redis.freeze()
+
+
+async def _thaw(rig: Rig) -> None:
+    rig.redis.thaw()
+
+
+async def _kill(rig: Rig) -> None:
+    await rig.redis.kill()
+
+
+async def _start(rig: Rig) -> None:
+    await rig.redis.start()
+
+
+async def _cut(rig: Rig) -> None:
+    rig.way.cut()
+
+
+async def _mend(rig: Rig) -> None:
+    rig.way.mend()
+
+
+ROWS = (
+    Row("none", _nothing, _nothing),
+    Row("full", _fill, _make_room),
+    Row("read-only", _demote, _promote),
+    Row("emptied", _empty, _nothing),
+    Row("slow", _sleep, _nothing),
+    Row("frozen", _freeze, _thaw),
+    Row("killed", _kill, _start),
+    Row("cut off", _cut, _mend),
+)
+
+
+@asynccontextmanager
+async def running_rig() -> AsyncIterator[Rig]:
+    """Starts everything, and leaves nothing of it behind."""
+    async with AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(RedisProcess())
+        other = await stack.enter_async_context(RedisProcess())
+        way = await stack.enter_async_context(proxy_to(redis.port))
+        engines = [
+            EngineProcess(served_model=MODEL, slots=PLAN.slots, token_ms=PLAN.token_ms, name=f"r{n}")
+            for n in range(PLAN.replicas)
+        ]
+        for engine in engines:
+            await stack.enter_async_context(engine)
+        config = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "store.yaml"
+        config.write_text(graceway_config(PLAN, engines, None, f"redis://127.0.0.1:{way.port}"))
+        gateway = await stack.enter_async_context(GatewayProcess(config))
+        yield Rig(gateway.url, redis, way, other)
+
+
+async def run_row(rig: Rig, row: Row, rate_per_s: float, seed: int) -> Result:
+    """One row: calm, the fault, and the time after it."""
+    rng = random.Random(seed)
+    begun_at = asyncio.get_running_loop().time() + 0.1
+    fault_at, heal_at = begun_at + CALM_S, begun_at + CALM_S + FAULT_S
+    offsets = poisson(rate_per_s, CALM_S + FAULT_S + AFTER_S, rng)
+    acts = [
+        asyncio.create_task(_at(when, act, rig)) for when, act in ((fault_at, row.act), (heal_at, row.heal))
+    ]
+    records = await open_loop((rig.url,), MODEL, _questions(row.name, seed), offsets, begun_at)
+    await asyncio.gather(*acts)
+    during = [r for r in records if fault_at + FIRST_S <= r.due_at < heal_at]
+    return Result(
+        row.name,
+        len(records),
+        sum(not record.is_whole for record in records),
+        _p99([record for record in during if not record.question.headers]),
+        _p99([record for record in during if record.question.headers]),
+        sum(record.headers.get("x-session-durability") == "local" for record in during),
+    )
+
+
+def _questions(name: str, seed: int) -> Iterator[Question]:
+    for number in count():
+        session = f"{name}-{seed}-{number // 2 // TURNS}"
+        headers = {"x-session-id": session} if number % 2 else {}
+        yield Question(({"role": "user", "content": session},), 4, headers)
+
+
+def _p99(records: Sequence[Record]) -> float:
+    times = sorted(record.ttft_s for record in records if record.ttft_s is not None)
+    return times[max(0, math.ceil(0.99 * len(times)) - 1)] if times else math.nan
+
+
+async def _at(when: float, act: Act, rig: Rig) -> None:
+    await asyncio.sleep(max(0.0, when - asyncio.get_running_loop().time()))
+    await act(rig)
+
+
+async def run_table(rows: Sequence[Row], rate_per_s: float, seed: int) -> list[Result]:
+    """All rows on one gateway."""
+    say(HEAD)
+    results = []
+    async with running_rig() as rig:
+        # The first requests of a process are its slowest.
+        now = asyncio.get_running_loop().time()
+        await open_loop(
+            (rig.url,), MODEL, _questions("warm", seed), poisson(20.0, 1.0, random.Random(0)), now
+        )
+        for row in rows:
+            results.append(await run_row(rig, row, rate_per_s, seed))
+            say(results[-1].line())
+    return results
+
+
+def misses(results: Sequence[Result]) -> list[str]:
+    """What was not kept; a row without a fault shows how far the machine itself is to blame."""
+    noise_s = max((result.more_s for result in results if result.name == "none"), default=0.0)
+    found = [f"{r.name}: {r.failed} requests failed" for r in results if r.failed]
+    found += [
+        f"{r.name}: p99 is {r.more_s * 1e3:.1f} ms more with a session"
+        for r in results
+        if r.more_s > MORE_S + max(0.0, noise_s)
+    ]
+    return found
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    known = {row.name: row for row in ROWS}
+    rows = [known[name] for name in arguments.rows.split(",")] if arguments.rows != "all" else list(ROWS)
+    results = await run_table(rows, arguments.rate, arguments.seed)
+    if arguments.json:
+        arguments.json.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2))
+    for miss in misses(results):
+        say(miss)
+    return 1 if misses(results) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.store_faults", description=__doc__)
+    parser.add_argument("--rows", default="all", help=f"of {', '.join(row.name for row in ROWS)}")
+    parser.add_argument("--rate", type=float, default=40.0, help="requests a second")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="writes the results there, too")
+    return parser
+
+
+def main() -> None:
+    sys.exit(run_to_end(_run(_parser().parse_args())))
+
+
+if __name__ == "__main__":
+    main()
