@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -222,6 +223,7 @@ def _facts(vllm_config: Any, kv_cache_config: Any) -> dict[str, object]:
     )
     group = kv_cache_config.kv_cache_groups[0]
     return {
+        "vllm": vllm.__version__,
         "model": {k: v for k, v in model.hf_config.to_dict().items() if k != "_name_or_path"},
         "weights": weights_digest(model.model) or f"{model.model} {model.revision}",
         "dtype": model.dtype,
