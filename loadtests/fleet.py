@@ -68,6 +68,8 @@ class Plan:
     gateways: int = 1
     has_store: bool = False
     """Whether they share a Redis, rather than keep their state to themselves."""
+    store_arguments: tuple[str, ...] = ()
+    """Of redis-server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,9 @@ async def running(plan: Plan) -> AsyncIterator[Fleet]:
         for engine in everything:
             stack.push_async_callback(engine.stop)
         await asyncio.gather(*(engine.start() for engine in everything))
-        store = await stack.enter_async_context(RedisProcess()) if plan.has_store else None
+        store = (
+            await stack.enter_async_context(RedisProcess(*plan.store_arguments)) if plan.has_store else None
+        )
         config = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "fleet.yaml"
         config.write_text(graceway_config(plan, engines, small, "memory" if store is None else store.url))
         fronts = [await stack.enter_async_context(front) for front in _fronts(plan, engines, store, config)]

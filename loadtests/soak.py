@@ -10,7 +10,7 @@ import asyncio
 import random
 import sys
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
@@ -27,12 +27,20 @@ from loadtests.leaks import Growth, growth
 from loadtests.soak_faults import draw
 
 PLAN = Plan(replicas=3, has_store=True, more_config=QUICK_HEALTH)
+SMALL = replace(
+    PLAN,
+    more_config=QUICK_HEALTH + "routing: {prefix_budget_bytes: 262144}\n",
+    store_arguments=("--maxmemory", "4mb", "--maxmemory-policy", "allkeys-lru"),
+)
+"""Budgets that are used up within the first minute: sessions are new every few turns, and prompts long and never the same."""
+TURNS_OF_SMALL, LONG_PROMPT = 4, 60
 PRIORITIES = {"critical": 0.2, "standard": 0.6, "sheddable": 0.2}
 SAMPLE_S = 2.0
 REST_WITHIN_S = 20.0
 ANSWER_WITHIN_S = 30.0
 TASKS = "graceway_tasks"
 RSS_MORE_BYTES, RSS_SHARE = 15e6, 0.1
+STORE_MORE_BYTES, STORE_SHARE = 1e6, 0.2
 FDS_MORE, TASKS_MORE = 48, 40
 """What may come and go with the load of a moment: connections that are kept, streams that run."""
 WHOLE_SHARE = 0.98
@@ -47,6 +55,8 @@ class Sample:
     rss_bytes: float
     fds: float
     tasks: float
+    store_bytes: float = 0.0
+    """What the state store says that it uses; the last it said, while it is away."""
 
 
 @dataclass(slots=True)
@@ -86,6 +96,7 @@ class Report:
     rss_bytes: Growth
     fds: Growth
     tasks: Growth
+    store_bytes: Growth
     at_rest: dict[str, float]
     misses: list[str]
     complaints: list[dict[str, object]]
@@ -94,12 +105,13 @@ class Report:
     """The gateway's last words."""
 
     def text(self) -> str:
-        rss = self.rss_bytes
+        rss, store = self.rss_bytes, self.store_bytes
         return "\n".join(
             [
                 f"{self.minutes:.1f} minutes, answers: {_counts(self.judgements)}",
                 f"faults: {_counts(self.faults)}",
                 f"memory {rss.begins / 1e6:.1f} → {rss.ends / 1e6:.1f} MB ({rss.per_hour / 1e6:+.1f} MB/h), "
+                f"store {store.begins / 1e6:.2f} → {store.ends / 1e6:.2f} MB, "
                 f"descriptors {self.fds.begins:g} → {self.fds.ends:g}, "
                 f"tasks {self.tasks.begins:g} → {self.tasks.ends:g}",
                 f"at rest: {', '.join(f'{name} {value:g}' for name, value in self.at_rest.items())}",
@@ -113,16 +125,19 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
-async def soak(minutes: float, rate_per_s: float, seed: int) -> tuple[Report, list[Sample]]:
+async def soak(
+    minutes: float, rate_per_s: float, seed: int, has_small_budget: bool = False
+) -> tuple[Report, list[Sample]]:
     """The whole of it, on a fleet of its own."""
-    async with running(PLAN) as fleet, aiohttp.ClientSession() as http:
+    async with running(SMALL if has_small_budget else PLAN) as fleet, aiohttp.ClientSession() as http:
         samples = [await _sample(http, fleet, 0.0)]
         begun_at = asyncio.get_running_loop().time()
         tally = Tally(begun_at)
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(_watch(http, fleet, begun_at, samples))
             breaking = group.create_task(_break(fleet, random.Random(seed), tally))
-            await _load(fleet, minutes * 60, rate_per_s, random.Random(-seed), tally)
+            rng = random.Random(-seed)
+            await _load(fleet, minutes * 60, rate_per_s, rng, tally, has_small_budget)
             breaking.cancel()
             watching.cancel()
         at_rest = await _at_rest(http, fleet)
@@ -131,7 +146,9 @@ async def soak(minutes: float, rate_per_s: float, seed: int) -> tuple[Report, li
         return _report(minutes, tally, samples, samples[0], last, at_rest, log), samples
 
 
-async def _load(fleet: Fleet, seconds: float, rate_per_s: float, rng: random.Random, tally: Tally) -> None:
+async def _load(
+    fleet: Fleet, seconds: float, rate_per_s: float, rng: random.Random, tally: Tally, has_small_budget: bool
+) -> None:
     """Open-loop, with every tenth client leaving, and a burst now and then."""
     loop = asyncio.get_running_loop()
     until, number = loop.time() + seconds, 0
@@ -140,8 +157,18 @@ async def _load(fleet: Fleet, seconds: float, rate_per_s: float, rng: random.Ran
             for _ in range(20 if rng.random() < 0.01 else 1):
                 number += 1
                 mix = Mix(tokens=rng.randint(5, 80), leaving_share=0.1, priorities=PRIORITIES)
-                group.create_task(_ask(fleet, mix.question(rng, f"{number}"), tally))
+                question = mix.question(rng, f"{number}")
+                if has_small_budget:
+                    question = _filling(question, number)
+                group.create_task(_ask(fleet, question, tally))
             await asyncio.sleep(rng.expovariate(rate_per_s))
+
+
+def _filling(question: Question, number: int) -> Question:
+    """The same with a session of few turns, and a prompt of its own that is long enough to be known by its beginning."""
+    content = " ".join(f"question {number} again, number {n};" for n in range(LONG_PROMPT))
+    headers = {**question.headers, "x-session-id": f"session {number // TURNS_OF_SMALL}"}
+    return replace(question, messages=({"role": "user", "content": content},), headers=headers)
 
 
 async def _ask(fleet: Fleet, question: Question, tally: Tally) -> None:
@@ -165,13 +192,23 @@ async def _break(fleet: Fleet, rng: random.Random, tally: Tally) -> None:
 async def _watch(http: aiohttp.ClientSession, fleet: Fleet, begun_at: float, samples: list[Sample]) -> None:
     while True:
         await asyncio.sleep(SAMPLE_S)
-        samples.append(await _sample(http, fleet, asyncio.get_running_loop().time() - begun_at))
+        at_s = asyncio.get_running_loop().time() - begun_at
+        samples.append(await _sample(http, fleet, at_s, samples[-1].store_bytes))
 
 
-async def _sample(http: aiohttp.ClientSession, fleet: Fleet, at_s: float) -> Sample:
+async def _sample(http: aiohttp.ClientSession, fleet: Fleet, at_s: float, store_bytes: float = 0.0) -> Sample:
     process = psutil.Process(fleet.fronts[0].pid)
     metrics = await scraped(http, fleet.urls[0]) or {}
-    return Sample(at_s, process.memory_info().rss, process.num_fds(), metrics.get(TASKS, 0.0))
+    used_bytes = await _store_bytes(fleet) or store_bytes
+    return Sample(at_s, process.memory_info().rss, process.num_fds(), metrics.get(TASKS, 0.0), used_bytes)
+
+
+async def _store_bytes(fleet: Fleet) -> float:
+    """0 while it does not answer."""
+    assert fleet.store is not None
+    said = await fleet.store.ask("INFO", "memory") if fleet.store.is_running else b""
+    used = next((line for line in said.split(b"\r\n") if line.startswith(b"used_memory:")), b"used_memory:0")
+    return float(used.split(b":")[1])
 
 
 async def _at_rest(http: aiohttp.ClientSession, fleet: Fleet) -> dict[str, float]:
@@ -210,7 +247,9 @@ def _report(
     rss = growth([(s.at_s, s.rss_bytes) for s in samples])
     fds = growth([(s.at_s, s.fds) for s in samples])
     tasks = growth([(s.at_s, s.tasks) for s in samples])
+    store = growth([(s.at_s, s.store_bytes) for s in samples])
     found = {
+        "the store's memory grows": store.is_leak(STORE_MORE_BYTES, STORE_SHARE),
         "memory grows": rss.is_leak(RSS_MORE_BYTES, RSS_SHARE),
         "file descriptors grow": fds.is_leak(FDS_MORE, 0.5),
         "tasks grow": tasks.is_leak(TASKS_MORE, 0.5),
@@ -233,12 +272,22 @@ def _report(
         "tasks": last.tasks,
     }
     return Report(
-        minutes, judgements, faults, rss, fds, tasks, at_rest | more, misses, list(tally.complaints), log
+        minutes,
+        judgements,
+        faults,
+        rss,
+        fds,
+        tasks,
+        store,
+        at_rest | more,
+        misses,
+        list(tally.complaints),
+        log,
     )
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    report, samples = await soak(arguments.minutes, arguments.rate, arguments.seed)
+    report, samples = await soak(arguments.minutes, arguments.rate, arguments.seed, arguments.small_budget)
     sys.stdout.write(report.text() + "\n")
     if arguments.json:
         content = {"report": report, "samples": samples}
@@ -251,6 +300,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=10.0, help="requests a second")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--small-budget",
+        action="store_true",
+        help="little memory for prefixes and in Redis, and sessions and prompts that fill it",
+    )
     parser.add_argument("--json", type=Path, help="writes the report and all samples there")
     return parser
 

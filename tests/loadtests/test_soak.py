@@ -58,3 +58,11 @@ async def test_a_short_soak_ends_at_rest_and_tells_what_it_saw() -> None:
     assert report.at_rest["running at the engines"] == 0
     assert all(sample.rss_bytes > 1e7 and sample.fds > 5 and sample.tasks > 1 for sample in seen)
     assert "faults:" in report.text()
+
+
+@pytest.mark.slow
+async def test_a_soak_with_a_small_budget_fills_it_and_stays_within() -> None:
+    report, seen = await soak(0.2, 10.0, seed=3, has_small_budget=True)
+    assert report.judgements["whole"] > 50
+    assert max(sample.store_bytes for sample in seen) > 0
+    assert max(sample.store_bytes for sample in seen) < 6e6
