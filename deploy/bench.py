@@ -112,7 +112,11 @@ def quality(
         status = fetch_status(url) if needed else None
         for name, ladder in chosen.items():
             prompts = load_prompts().first(items)
-            measured = asyncio.run(bench_quality.measure(name, ladder, prompts, status, timeout_s))
+            measured = asyncio.run(
+                bench_quality.measure(
+                    name, ladder, prompts, status, timeout_s, lambda said: typer.echo(said, err=True)
+                )
+            )
             typer.echo(f"{name}: {len(prompts.open)} open and {len(prompts.exact)} exact questions")
             for one in measured:
                 typer.echo(f"  {one.line()}")

@@ -1,6 +1,6 @@
 """`graceway bench quality`: measures what each tier's answers are worth against running replicas, and writes it down."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -41,9 +41,15 @@ class Measured:
 
 
 async def measure(
-    model: str, ladder: Model, prompts: PromptSet, status: Json | None, timeout_s: float
+    model: str,
+    ladder: Model,
+    prompts: PromptSet,
+    status: Json | None,
+    timeout_s: float,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> list[Measured]:
-    """Each tier of a model's ladder, best first; `status` is a running gateway's, for tiers that Graceway starts.
+    """Each tier of a model's ladder, best first; `status` is a running gateway's, for tiers that Graceway starts. `tell` hears
+    who is asked, as that takes its time.
 
     Raises:
         InterviewFailed: the best tier can't be asked, so that nothing can be compared.
@@ -58,6 +64,7 @@ async def measure(
             if not tier.has_replicas:
                 found.append(Measured(tier.name, place, None, None, "its answers are not a model's"))
                 continue
+            tell(f"asking {tier.name} …")
             try:
                 server = await _server(interview, model, tier, status)
                 seen = scores(await interviewed(interview, server, judge, prompts))

@@ -133,6 +133,9 @@ def _vllm_environment(spec: EngineSpec, base: Mapping[str, str], cores: int) -> 
             # Waiting threads sleep at once: spinning, they starve the engine next to them.
             "OMP_WAIT_POLICY": "PASSIVE",
             "KMP_BLOCKTIME": "0",
+            # Even eagerly it would compile what ranks log probabilities, at the first request that asks for any and
+            # within the engine's loop: up to a minute in which nobody gets a token, and it looks hung.
+            "TORCHDYNAMO_DISABLE": "1",
         }
     return needed | {name: base[name] for name in _THE_OPERATORS if name in base}
 

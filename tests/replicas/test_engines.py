@@ -74,3 +74,8 @@ def test_llamacpp() -> None:
     argv = command(EngineSpec("llamacpp", "x.gguf", "small", slots=4, max_model_len=512), 7)
     assert argv[:3] == [sys.executable, "-m", "replicas.llamacpp_server"]
     assert (option(argv, "--slots"), option(argv, "--slot-tokens")) == ("4", "512")
+
+
+def test_nothing_is_compiled_on_a_cpu_while_requests_wait() -> None:
+    assert environment(EngineSpec("vllm", "m", "m", slots=1), {})["TORCHDYNAMO_DISABLE"] == "1"
+    assert "TORCHDYNAMO_DISABLE" not in environment(EngineSpec("vllm", "m", "m", slots=1, gpu=1), {})
