@@ -47,6 +47,8 @@ class Moment:
     sheds: Counter[str] = field(default_factory=Counter)
     streams: Counter[str] = field(default_factory=Counter)
     given_up: Counter[str] = field(default_factory=Counter)
+    features: Counter[str] = field(default_factory=Counter)
+    """By `name/source`."""
     held: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -91,7 +93,7 @@ class Incident:
         return self.tiers[0]
 
     def total(self, kind: str) -> Counter[str]:
-        """Of `tiers`, `reasons`, `sheds`, `streams` or `given_up`."""
+        """Of `tiers`, `reasons`, `sheds`, `streams`, `given_up` or `features`."""
         total: Counter[str] = Counter()
         for moment in self.moments:
             total.update(getattr(moment, kind))
@@ -128,7 +130,7 @@ def moments_of(model: str, pages: Iterable[Json]) -> list[Moment]:
 
 
 def _add(moment: Moment, told: Json) -> None:
-    for kind in ("tiers", "reasons", "sheds", "streams", "given_up"):
+    for kind in ("tiers", "reasons", "sheds", "streams", "given_up", "features"):
         getattr(moment, kind).update(told.get(kind, {}))
     for tier, share in told.get("held", {}).items():
         moment.held[tier] = min(share, moment.held.get(tier, 1.0))

@@ -61,6 +61,11 @@ def _what_was_given_up(incident: Incident) -> Iterator[Block]:
     yield Items([f"{count} × {why(reason, best)} ({reason})" for reason, count in reasons])
     if left_out := incident.total("given_up"):
         yield Text("Left out of requests: " + ", ".join(f"{what} {n}" for what, n in left_out.most_common()))
+    features = incident.total("features")
+    if lacking := {name: n for name, n in features.items() if not name.endswith("/fetched")}:
+        yield Text(
+            "Context features that were not fetched: " + ", ".join(f"{w} {n}" for w, n in lacking.items())
+        )
 
 
 def _refusals(incident: Incident) -> Iterator[Block]:

@@ -92,7 +92,7 @@ class _Served:
         self.watch = HealthWatch(self.fleet, spec.health, store, rng)
         self.watch.listeners.append(_TellsOfHealth(name, telemetry, events))
         self.engines = EngineWatch(self.fleet, spec.engine_metrics)
-        self.ladder = Ladder(self.fleet, store)
+        self.ladder = Ladder(self.fleet, store, self._features_out)
         self.prefixes = PrefixSharing(name, store, self.fleet.prefixes)
         self.fleet.routed = self.prefixes.routed
         self._sharing: asyncio.Task[None] | None = None
@@ -167,6 +167,9 @@ class _Served:
         self.pipeline.limits = Limits(spec.retry.max_attempts)
         self.pipeline.request_timeout_s = spec.request_timeout_s
         self.pipeline.may_hedge = spec.retry.hedge
+
+    def _features_out(self) -> float | None:
+        return None if self.pipeline.features is None else self.pipeline.features.out_share()
 
     def _take_features(self, model: ModelSpec) -> None:
         """The model's context features; the same ones keep what they remember."""

@@ -23,6 +23,7 @@ KEPT_S = 6 * 3600.0
 FILED_EVERY_S = 2.0
 KINDS: dict[str, str] = {
     "tier": "tiers", "reason": "reasons", "shed": "sheds", "stream": "streams", "given_up": "given_up",
+    "feature": "features",
 }  # fmt: skip
 
 Json = dict[str, Any]
@@ -114,7 +115,7 @@ class Archive:
         row: Json = {}
         for (kind, name), count in totals.items():
             if (more := count - before[kind, name]) > 0:
-                row.setdefault(KINDS[kind], {})[name] = more
+                row.setdefault(KINDS.get(kind, kind), {})[name] = more
         held = {tier: round(share, 3) for tier, share in watched.held.items()}
         return row | ({"held": held} if held else {})
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import orjson
+from pybreaker import STATE_CLOSED
 
 from gateway.errors import BadRequest
 from gateway.policy.decision import Shed
@@ -52,6 +53,11 @@ class Feature:
         self._timeout_s = min(spec.timeout_s, deadline_s)
         self._breaker = StoreBreaker(max_backoff_s=2.0)
         self._remembered: OrderedDict[str, tuple[float, str]] = OrderedDict()
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it is left alone after failures."""
+        return bool(self._breaker.state != STATE_CLOSED)
 
     async def find(self, key: str) -> Found:
         """The value, or what the level has in its place. Never raises but for cancellation."""
@@ -105,6 +111,10 @@ class Features:
     def __init__(self, spec: FeaturesSpec, store: StateStore, count: Callable[[str, Source], None]) -> None:
         self.spec, self._count = spec, count
         self._features = [Feature(item, store, spec.deadline_s) for item in spec.items]
+
+    def out_share(self) -> float:
+        """The part of the features that could not be fetched when they were last tried, 0 to 1."""
+        return sum(feature.is_out for feature in self._features) / max(1, len(self._features))
 
     async def into(self, request: Request) -> Request | Shed:
         """A chat with its features in the system message; a refusal when a critical one can't be had. Other requests

@@ -5,6 +5,8 @@ say, until it expires.
 """
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from time import time
 
 from gateway.fleet import Fleet
@@ -24,6 +26,10 @@ NEARLY_FULL = 0.9
 """Of the KV cache. Beyond, engines preempt what they have begun."""
 KV_BELIEVED_S = 6.0
 """How long an engine's word on its KV cache counts: three readings. A stale one presses nothing."""
+TOLERABLE_OUT = 0.5
+"""Of the features that a model's requests need."""
+OUT_EWMA = 0.2
+"""The weight of the newest look at them: what fails for less than two seconds presses nothing."""
 LOST_S = 1.0
 """A tier that has had no replica for that long is lost: what pressed it before is over."""
 
@@ -31,8 +37,11 @@ LOST_S = 1.0
 class Ladder:
     """Keeps the shares of one fleet's tiers current for as long as it runs."""
 
-    def __init__(self, fleet: Fleet, store: StateStore) -> None:
-        self._fleet = fleet
+    def __init__(
+        self, fleet: Fleet, store: StateStore, out_share: Callable[[], float | None] = lambda: None
+    ) -> None:
+        self._fleet, self._out_share = fleet, out_share
+        self._out: float | None = None
         self._overrides = Overrides(fleet.model, store)
         self._peers = Peers(fleet.model, store)
         self._voices: dict[str, Voice] = {}
@@ -67,13 +76,21 @@ class Ladder:
 
     def step(self, now: float, wall: float) -> None:
         """Looks at the signals once; `now` is monotonic, `wall` the same moment in Unix time."""
-        for tier in self._fleet.tiers.values():
+        self._look_at_dependencies()
+        for place, tier in enumerate(self._fleet.tiers.values()):
             if tier.spec.has_replicas:
                 tier.recent.forget(r.replica for r in tier.replicas.values() if r.is_out(now))
-                tier.signals = signals_of(tier, now)
+                # Without what they need, requests are not worth the best tier; any lower one is as good as it was.
+                out = self._out if place == 0 else None
+                tier.signals = replace(signals_of(tier, now), dependencies=out)
                 tier.pressure, reason = pressure(tier.signals)
                 self._step_rung(tier, reason, now)
             self._allot(tier, now, wall)
+
+    def _look_at_dependencies(self) -> None:
+        out = self._out_share()
+        before = self._out or 0.0
+        self._out = None if out is None else before + OUT_EWMA * (out / TOLERABLE_OUT - before)
 
     def _step_rung(self, tier: Tier, reason: str, now: float) -> None:
         """Without a replica the tier gets nothing anyway, and should have it all as soon as one is back."""

@@ -17,7 +17,7 @@ FORGIVEN_S = 60.0
 """An incident is over when the tier has been well for that long and has all its traffic."""
 LEAST_SHARE = 0.1
 """What a tier keeps under any pressure, while it has replicas: without traffic nobody would see it get well."""
-LEAST_SHARES = {"kv": 0.5, "lost": 0.5, "dependencies": 0.5}
+LEAST_SHARES = {"kv": 0.5, "lost": 0.5, "dependencies": 0.8}
 """What it keeps under signals that foretell trouble rather than show it: they are read from elsewhere, and may be wrong."""
 
 

@@ -39,6 +39,7 @@ async def test_what_is_on_file_outlives_the_gateway_and_is_told_to_the_next() ->
     first.serve("small", 3)
     first.shares.degraded("no_replica", 1.0)
     first.shares.shed("queue_full", 1.0)
+    first.shares.feature("profile", "default", 1.0)
     first.events.add("health", "r is down", AT + 1)
     await first.file(AT + 2)
     second = Gateway("second", store)
@@ -51,7 +52,12 @@ async def test_what_is_on_file_outlives_the_gateway_and_is_told_to_the_next() ->
         {
             "at": AT,
             "models": {
-                "chat": {"tiers": {"small": 3}, "reasons": {"no_replica": 1}, "sheds": {"queue_full": 1}}
+                "chat": {
+                    "tiers": {"small": 3},
+                    "reasons": {"no_replica": 1},
+                    "sheds": {"queue_full": 1},
+                    "features": {"profile/default": 1},
+                }
             },
         }
     ]

@@ -192,6 +192,22 @@ def test_replicas_lost(replicas: int, out: int, expected: float) -> None:
     assert signals_of(best, NOW).lost == pytest.approx(expected)
 
 
+async def test_missing_features_press_the_best_tier_a_little_once_they_last() -> None:
+    fleet, out = two_tiers(), [0.0]
+    best, small = fleet.tiers.values()
+    ladder = Ladder(fleet, MemoryStateStore(), lambda: out[0])
+    shares = []
+    for step in range(60):
+        # All are out for half a second, then for ten seconds, then a third of them is.
+        out[0] = 1.0 if step == 4 or 10 <= step < 30 else 1 / 3 if step >= 30 else 0.0
+        ladder.step(NOW + step / 2, WALL)
+        shares.append(best.share)
+    assert set(shares[:12]) == {1.0}, "a blink is none"
+    assert shares[30] == 0.8
+    assert shares[59] == 1.0, "a third of them can be borne"
+    assert (small.share, small.signals.dependencies) == (1.0, None)
+
+
 class TestAnOperator:
     async def test_pins_a_tier_and_lets_go(self, store: MemoryStateStore) -> None:
         fleet = two_tiers()

@@ -68,10 +68,10 @@ def test_share(phases: list[tuple[float, tuple[float, str]]], shares: list[float
 @pytest.mark.parametrize(
     ("phases", "shares"),
     [
-        # what only foretells trouble takes half at most
+        # what only foretells trouble takes half at most, and what no lower tier mends a fifth
         ([(0.5, QUIET), (60, (1.0, "kv"))], [1.0, 0.5]),
         ([(0.5, QUIET), (60, (1.0, "lost"))], [1.0, 0.5]),
-        ([(0.5, QUIET), (60, (1.0, "dependencies"))], [1.0, 0.5]),
+        ([(0.5, QUIET), (60, (1.0, "dependencies"))], [1.0, 0.8]),
         # and holds what was taken for a better reason
         ([(0.5, QUIET), (3, PRESSED), (60, (1.0, "kv"))], [1.0, 0.25, 0.25]),
         ([(0.5, QUIET), (60, (1.0, "kv")), (1, PRESSED)], [1.0, 0.5, 0.25]),
