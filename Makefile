@@ -13,18 +13,21 @@ setup: ## .venv, locked dependencies, demonstration models; does nothing when th
 run: setup ## the whole system on this machine: Redis, vLLM, llama.cpp, gateway on Ray Serve
 	@exec .venv/bin/graceway up -c deploy/local.yaml
 
-test: setup ## every test but the slow ones: units, contracts, integration, and the real parts end to end
-	$(PY) -m pytest -m "not slow"
+# Two at a time where tests wait for timers most of the time; one at a time where an engine computes.
+TESTS = $(PY) -m pytest -n 2 --dist loadfile -m "not real and not slow" && $(PY) -m pytest -m "real and not slow"
 
-test-all: setup ## the slow ones too
-	$(PY) -m pytest
+test: setup ## every test but the slow ones: units, contracts, integration, and the real parts end to end
+	$(TESTS)
+
+test-all: test ## the slow ones too
+	$(PY) -m pytest -m slow
 
 check: setup ## what must hold before a change lands
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	$(PY) -m pytest -m "not slow"
+	$(TESTS)
 
 fuzz: setup ## the parsers under Atheris for FUZZ_SECONDS (600) in all; finds and keeps what breaks them
 	$(PY) -m fuzz
