@@ -5,17 +5,19 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 from deploy.config import DEFAULT_SLOTS, Config, Tier, to_gateway_spec
 from gateway.app import Gateway
 from gateway.line_writer import LineWriter
 from gateway.specs import GatewaySpec
-from replicas.engines import EngineSpec
+from replicas.engines import EngineKind, EngineSpec
 from replicas.kv.settings import KvSettings
 from replicas.probe import KnownPrompt
 from replicas.supervisor import ReplicaSpec, Supervisor
 from state_store.embedded import EmbeddedRedis
 from state_store.open import open_state_store
+from state_store.protocol import StateStore
 
 log = logging.getLogger("graceway.deploy")
 
@@ -45,19 +47,25 @@ def build_gateway(
     return gateway
 
 
+def supervisors_store(store_url: str) -> StateStore:
+    """The store as a supervisor uses it."""
+    return open_state_store(store_url, timeout_s=_SUPERVISORS_PATIENCE_S)
+
+
 def build_supervisor(model: str, tier: Tier, replica: str, store_url: str) -> Supervisor:
     """The supervisor of one replica of a managed tier, which registers in the store at `store_url`."""
     engine = engine_spec(tier, store_url)
     probe = tier.probe
     known = KnownPrompt(probe.prompt, probe.expect, probe.max_tokens) if probe else KnownPrompt()
     spec = ReplicaSpec(replica=replica, model=model, tier=tier.name, engine=engine, known=known)
-    return Supervisor(spec, open_state_store(store_url, timeout_s=_SUPERVISORS_PATIENCE_S))
+    return Supervisor(spec, supervisors_store(store_url))
 
 
 def engine_spec(tier: Tier, store_url: str) -> EngineSpec:
     """The engine of a managed tier; its KV blocks, if it keeps any, are in the store at `store_url`."""
     return EngineSpec(
-        kind="llamacpp" if tier.backend == "llamacpp" else "vllm",
+        kind=cast(EngineKind, tier.backend),
+        argv=tier.command,
         model=tier.model or "",
         served_model=tier.served_model or _model_name(tier.model or ""),
         slots=tier.slots or DEFAULT_SLOTS,

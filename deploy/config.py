@@ -38,9 +38,9 @@ from replicas.engines import DEFAULT_SLOT_TOKENS
 
 CANNED_TEXT = "I can't answer fully right now. Please try again shortly."
 LOOPBACK = "127.0.0.1"
-MANAGED = ("vllm", "llamacpp")
 DEFAULT_SLOTS = 8
 """Of a replica that Graceway starts. Servers that already run are not limited unless the config says so."""
+_MANAGED = ("vllm", "llamacpp", "command")
 _DEFAULT_QUALITY = {"cache": 0.5, "canned": 0.0}
 
 
@@ -67,17 +67,25 @@ class StateStoreSpec(Spec):
 
 
 class ScaleSpec(Spec):
-    """How many replicas a managed tier runs."""
+    """How many replicas a managed tier runs: between these, as its load asks for. `min` 0 lets it go when nobody asks."""
 
-    min: Annotated[int, Field(ge=1)] = 1
+    min: Annotated[int, Field(ge=0)] = 1
     max: Annotated[int, Field(ge=1)] = 1
+    cold_start_s: Seconds = 60.0
+    """From asking for a replica to its first answer, until one has been measured."""
+    down_after_s: Seconds = 210.0
+    """How long fewer must have been enough before one goes."""
+    to_zero_after_s: Seconds = 300.0
+    """How long nobody must have asked before the last one goes."""
 
 
 class Tier(TierSpec):
     """A tier with what a managed backend (`vllm`, `llamacpp`) needs to start its replicas."""
 
     model: str | None = None
-    """A path or hub id for vllm, a GGUF file for llamacpp."""
+    """A path or hub id for vllm, a GGUF file for llamacpp, anything for a command."""
+    command: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Of backend `command`: starts one server of OpenAI's API. {host}, {port}, {model}, {served_model}, {slots} are filled in."""
     gpu: float | str = 0
     """Of each replica: 0 is the CPU, a number of GPUs, or a MIG profile such as 1g.18gb."""
     scale: ScaleSpec = ScaleSpec()
@@ -86,11 +94,6 @@ class Tier(TierSpec):
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables of the engine's process."""
 
-    @property
-    def is_managed(self) -> bool:
-        """Whether Graceway starts its replicas itself."""
-        return self.backend in MANAGED
-
     def for_gateway(self) -> TierSpec:
         """What the request path needs; its engine's window and the folder of its tokenizer stand in it where they are known."""
         known: dict[str, object] = {}
@@ -98,6 +101,8 @@ class Tier(TierSpec):
             known["max_model_len"] = DEFAULT_SLOT_TOKENS
         if self.backend == "vllm" and self.tokenizer is None and Path(self.model or "").is_dir():
             known["tokenizer"] = self.model
+        if self.is_managed and self.scale.min == 0:
+            known["wakes"] = True
         return TierSpec(**{**{name: getattr(self, name) for name in TierSpec.model_fields}, **known})
 
 
@@ -211,7 +216,7 @@ def _tier_with_defaults(tier: dict[str, Plain], taken: set[str]) -> dict[str, Pl
         "name": _free_name(backend, taken),
         "quality": _DEFAULT_QUALITY.get(backend, 1.0),
     }
-    if backend in MANAGED:
+    if backend in _MANAGED:
         implied["slots"] = DEFAULT_SLOTS
     if "price" in tier:
         # A known prompt costs money, and a host elsewhere knows no fields but OpenAI's.
@@ -220,7 +225,7 @@ def _tier_with_defaults(tier: dict[str, Plain], taken: set[str]) -> dict[str, Pl
         implied["text"] = CANNED_TEXT
     scale = tier.get("scale")
     if isinstance(scale, dict) and "min" in scale:
-        implied["scale"] = {"max": scale["min"], **scale}
+        implied["scale"] = {"max": scale["min"] or 1, **scale}
     full = {**implied, **tier, **({"scale": implied["scale"]} if "scale" in implied else {})}
     taken.add(str(full["name"]))
     return full

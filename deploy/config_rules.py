@@ -19,6 +19,10 @@ _NEEDS = {
     },
     "vllm": {"model": "Add `model: …`, a folder or a hub id"},
     "llamacpp": {"model": "Add `model: …`, a GGUF file"},
+    "command": {
+        "command": 'Add `command: [program, --port, "{port}", …]`, which starts one server',
+        "served_model": "Add `served_model: …`, the name under which that server knows the model",
+    },
 }
 _STORES = "Write embedded, memory, redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster:// (docs/config.md)"
 
@@ -196,16 +200,13 @@ def _scale_faults(place: Place, scale: Plain) -> Iterator[Fault]:
     if not isinstance(low, int) or not isinstance(high, int):
         return
     if isinstance(scale, dict) and "max" not in scale:
-        high = low
+        high = max(low, 1)
     if high < low:
         yield (
             (*place, "scale", "max"),
             f"scale.max {high} is below scale.min {low}",
             f"Set max to {low} or more",
         )
-    elif high > low:
-        mend = f"Set max to {low}, or min to {high}: that many replicas run all the time"
-        yield (*place, "scale", "max"), "scaling between min and max is not supported yet", mend
 
 
 def _gpu_faults(place: Place, gpu: Plain) -> Iterator[Fault]:

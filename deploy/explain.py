@@ -9,15 +9,17 @@ from gateway.specs import FeatureSpec, FeaturesSpec
 _ENGINE_ONLY = ("slots", "limit", "slo", "gives_up", "probe", "max_model_len", "tokenizer", "kv")
 _MANAGED_ONLY = ("model", "gpu", "scale", "engine_args", "environment")
 _OPENAI_ONLY = ("replicas", "api_key", "ca_file", "cert_file", "key_file", "price", "budget")
+_COMMAND_ONLY = ("command",)
 _REPLICA_ONLY = ("served_model", "resume", *_OPENAI_ONLY)
 _CANNED_ONLY = ("text", "texts", "language_field")
 _CACHE_ONLY = ("max_age_s", "near")
 _NEVER_APPLY: dict[str, tuple[str, ...]] = {
-    "openai": (*_MANAGED_ONLY, *_CANNED_ONLY, *_CACHE_ONLY),
-    "vllm": (*_OPENAI_ONLY, *_CANNED_ONLY, *_CACHE_ONLY),
-    "llamacpp": (*_OPENAI_ONLY, "kv", *_CANNED_ONLY, *_CACHE_ONLY),
-    "cache": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_REPLICA_ONLY, *_CANNED_ONLY),
-    "canned": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_REPLICA_ONLY, *_CACHE_ONLY),
+    "openai": (*_MANAGED_ONLY, *_COMMAND_ONLY, *_CANNED_ONLY, *_CACHE_ONLY),
+    "vllm": (*_OPENAI_ONLY, *_COMMAND_ONLY, *_CANNED_ONLY, *_CACHE_ONLY),
+    "llamacpp": (*_OPENAI_ONLY, "kv", *_COMMAND_ONLY, *_CANNED_ONLY, *_CACHE_ONLY),
+    "command": (*_OPENAI_ONLY, "kv", *_CANNED_ONLY, *_CACHE_ONLY),
+    "cache": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_COMMAND_ONLY, *_REPLICA_ONLY, *_CANNED_ONLY),
+    "canned": (*_ENGINE_ONLY, *_MANAGED_ONLY, *_COMMAND_ONLY, *_REPLICA_ONLY, *_CACHE_ONLY),
 }
 
 
@@ -78,7 +80,7 @@ def _means(tier: Tier) -> str:
     who = (
         f"{tier.served_model} on servers that already run"
         if not tier.is_managed
-        else f"{tier.model} on {tier.backend}"
+        else f"{tier.model or tier.served_model} on {tier.backend if not tier.command else tier.command[0]}"
     )
     late = f" ({tier.slo.sheddable_ttft_s:g} s if sheddable)" if tier.slo.sheddable_ttft_s else ""
     promise = f"first token in {tier.slo.ttft_s:g} s{late}, then one each {tier.slo.itl_s:g} s"
@@ -135,7 +137,9 @@ def _hardware(tier: Tier) -> str:
 
 
 def _capacity(tier: Tier) -> str:
-    count = _replica_count(tier)
+    count, most = _replica_count(tier), tier.scale.max if tier.is_managed else 0
+    if tier.is_managed and most > count:
+        return f"{count} to {most} replicas, as the load asks for, × {tier.slots} slots"
     replicas = f"{count} replica" + ("s" if count != 1 else "")
     if tier.slots is None:
         learnt = f"as many at once as {tier.limit} learns" if tier.limit != "none" else "no limit at once"

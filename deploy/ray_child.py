@@ -142,6 +142,8 @@ def _environment(path: Path, config: Config, home: Path, store_url: str) -> dict
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
         # A dead HAProxy is replaced after three of these.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "0.3",
+        # How often replicas report their tier's load: the scaler holds on data that is older than 15 s.
+        "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
         "RAY_USAGE_STATS_ENABLED": "0",
         **({} if joined else _environment_of_own_ray(path, config, home)),
     }

@@ -17,13 +17,17 @@ from ray import serve
 from ray.serve import Application
 
 from deploy import handover, ingress, serve_network
-from deploy.compose import build_gateway, build_supervisor
-from deploy.config import Config, Tier, is_local, load_config, to_gateway_spec
+from deploy.compose import build_gateway, build_supervisor, supervisors_store
+from deploy.config import DEFAULT_SLOTS, Config, Tier, is_local, load_config, to_gateway_spec
 from deploy.grpc_server import GrpcServer
 from deploy.http_server import DRAIN_S
 from deploy.log import begin_log_of_system
+from deploy.serve_scaling import COLD_START_STAT, LoadSource, autoscaling_config
 from gateway.app import Gateway
 from gateway.specs import LogSpec
+from replicas.autoscaling.load import load_in, to_stats
+from replicas.autoscaling.policy import ScalingSpec
+from replicas.succession import LONGEST_S, until_replaced
 from replicas.supervisor import Supervisor
 
 APPLICATION = "graceway"
@@ -75,14 +79,23 @@ class TierReplica:
         serve_network.keep_to_loopback()
         self._model = model
         self._store_url = store_url
+        self._store = supervisors_store(store_url)
 
     async def reconfigure(self, user_config: dict[str, str]) -> None:
         """Serve calls this once: a changed tier has another version, and gets new replicas."""
         tier = Tier.model_validate_json(user_config["tier"])
+        self._tier = tier.name
         begin_log_of_system(LogSpec.model_validate_json(user_config["log"]))
         name = f"{tier.name}-{serve.get_replica_context().replica_id.unique_id}"
         self._supervisor: Supervisor = build_supervisor(self._model, tier, name, self._store_url)
         self._running = asyncio.create_task(self._supervisor.run(), name=f"supervisor of {name}")
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """The load of the whole tier as its gateways see it, and what a start took here."""
+        load = await load_in(self._store, self._model, self._tier)
+        measured = self._supervisor.cold_start_s
+        cold_start = {} if measured is None else {COLD_START_STAT: measured}
+        return cold_start if load is None else to_stats(load) | cold_start
 
     async def check_health(self) -> None:
         """The engine's health is the supervisor's business; Serve replaces a replica whose supervisor ended."""
@@ -90,8 +103,10 @@ class TierReplica:
             raise RuntimeError(f"the supervisor ended: {self._running.exception()}")
 
     async def __del__(self) -> None:
+        await until_replaced(self._supervisor, self._store)
         await self._supervisor.drain(_TIER_DRAIN_S)
         await self._supervisor.stop()
+        await self._store.close()
 
 
 def read_config_of_system() -> Config:
@@ -125,14 +140,31 @@ def _tier(model: str, tier: Tier, store_url: str, log: LogSpec) -> Application:
         name=_deployment_name(model, tier.name),
         version=_version(model, plain, store_url),
         user_config={"tier": plain, "log": log.model_dump_json()},
-        num_replicas=tier.scale.min,
+        **_count(model, tier, store_url),
         # CPUs are not rationed: engines share them by their own settings, and a small machine has too few to count.
         ray_actor_options={"num_cpus": 0, "num_gpus": tier.gpu},
-        graceful_shutdown_timeout_s=DRAIN_S,
+        graceful_shutdown_timeout_s=LONGEST_S + DRAIN_S,
         health_check_period_s=_HEALTH_CHECK_S,
         _internal=True,
     )
     return deployment.bind(model, store_url)
+
+
+def _count(model: str, tier: Tier, store_url: str) -> dict[str, Any]:
+    """How many replicas, as Serve is told."""
+    scale = tier.scale
+    if scale.min == scale.max:
+        return {"num_replicas": scale.min}
+    spec = ScalingSpec(
+        min=scale.min,
+        max=scale.max,
+        wait_slo_s=tier.slo.ttft_s,
+        down_window_s=scale.down_after_s,
+        to_zero_after_s=scale.to_zero_after_s,
+    )
+    source = LoadSource(store_url, model, tier.name)
+    slots = tier.slots or DEFAULT_SLOTS
+    return {"autoscaling_config": autoscaling_config(spec, slots, scale.cold_start_s, source)}
 
 
 def _at_its_place(tier: Tier) -> Tier:

@@ -1,28 +1,69 @@
 """The scaling policy as Ray Serve runs it: in the controller, once a control loop, one instance a deployment.
 
 Requests bypass Serve's handles, so Serve's own counts are zero and not looked at. Every replica of a tier reports the
-whole tier's load through `record_autoscaling_stats` (`to_stats`), and the newest report counts.
+whole tier's load through `record_autoscaling_stats` (`to_stats`), and the newest report counts. A tier that has no
+replica has nobody to report: then the policy looks into the store itself.
 """
 
+import asyncio
+import threading
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
-from replicas.autoscaling.load import from_stats
+from replicas.autoscaling.load import from_stats, load_in
 from replicas.autoscaling.policy import Fleet, Load, ScalingSpec, ScalingState, decide
+from state_store.open import open_state_store
 
 _STATE = "graceway"
+_PATIENCE_S = 1.0
+_READ_EVERY_S = 1.0
 COLD_START_STAT = "cold_start_s"
 """Reported beside the load once it is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSource:
+    """Where a tier's load is found."""
+
+    store_url: str
+    model: str
+    tier: str
+
+
+class StoredLoad:
+    """The load in the store, read on a thread of its own: Serve's control loop waits for no store."""
+
+    def __init__(self, source: LoadSource) -> None:
+        self._source = source
+        self._thread: threading.Thread | None = None
+        self.newest: Load | None = None
+
+    def look(self) -> Load | None:
+        """What was read last; the first look begins to read."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=lambda: asyncio.run(self._read()), daemon=True)
+            self._thread.start()
+        return self.newest
+
+    async def _read(self) -> None:
+        store = open_state_store(self._source.store_url, timeout_s=_PATIENCE_S)
+        while True:
+            found = await load_in(store, self._source.model, self._source.tier)
+            self.newest = self.newest if found is None else found
+            await asyncio.sleep(_READ_EVERY_S)
 
 
 class TierScaling:
     """Serve calls an instance with its context; what it remembers travels in Serve's policy state."""
 
-    def __init__(self, slots: int, cold_start_s: float, spec: Mapping[str, Any]) -> None:
+    def __init__(
+        self, slots: int, cold_start_s: float, spec: Mapping[str, Any], source: Mapping[str, str] | None
+    ) -> None:
         self._slots, self._cold_start_s, self._spec = slots, cold_start_s, ScalingSpec(**spec)
+        self._stored = None if source is None else StoredLoad(LoadSource(**source))
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         stats = newest_stats(context)
@@ -33,7 +74,10 @@ class TierScaling:
             slots=self._slots,
             cold_start_s=(stats or {}).get(COLD_START_STAT, self._cold_start_s),
         )
-        decision = decide(load_of(stats), fleet, self._bounded(context), state, context.current_time)
+        load = load_of(stats)
+        if not context.current_num_replicas and self._stored is not None:
+            load = self._stored.look()
+        decision = decide(load, fleet, self._bounded(context), state, context.current_time)
         return decision.replicas, {_STATE: decision.state, "reason": decision.reason}
 
     def _bounded(self, context: AutoscalingContext) -> ScalingSpec:
@@ -60,7 +104,9 @@ def load_of(stats: Mapping[str, float] | None) -> Load | None:
     return None if stats is None else from_stats(stats)
 
 
-def autoscaling_config(spec: ScalingSpec, slots: int, cold_start_s: float) -> AutoscalingConfig:
+def autoscaling_config(
+    spec: ScalingSpec, slots: int, cold_start_s: float, source: LoadSource | None = None
+) -> AutoscalingConfig:
     """For a tier's deployment. Serve's own delays and factors are off: it puts them on top of any policy."""
     return AutoscalingConfig(
         min_replicas=spec.min + (spec.standbys if spec.min else 0),
@@ -71,6 +117,11 @@ def autoscaling_config(spec: ScalingSpec, slots: int, cold_start_s: float) -> Au
         downscale_to_zero_delay_s=0,
         policy=AutoscalingPolicy(
             policy_function=TierScaling,
-            policy_kwargs={"slots": slots, "cold_start_s": cold_start_s, "spec": asdict(spec)},
+            policy_kwargs={
+                "slots": slots,
+                "cold_start_s": cold_start_s,
+                "spec": asdict(spec),
+                "source": None if source is None else asdict(source),
+            },
         ),
     )

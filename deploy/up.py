@@ -25,6 +25,7 @@ from deploy.log import begin_log
 from deploy.progress import Progress, ready_lines
 from deploy.ray_child import RayChild
 from gateway.line_writer import LineWriter
+from replicas.succession import ENDING, SYSTEM
 from state_store.open import open_state_store
 from state_store.protocol import StateStore, StateStoreUnavailable
 from state_store.records import REPLICAS, ReplicaRecord
@@ -34,6 +35,7 @@ log = logging.getLogger("graceway.up")
 EXIT_FAILED = 1
 EXIT_WRONG_CONFIG = 2
 EXIT_NO_PORT = 4
+_ENDING_S = 30.0
 _LOOK_WHILE_STARTING_S = 0.25
 _LOOK_WHEN_READY_S = 1.0
 _PHASES = {
@@ -138,6 +140,7 @@ class _System:
                 self._say("Ray's process ended by itself. Its last words:")
                 sys.stderr.write(self._ray.last_words() + "\n")
         finally:
+            await _tell_that_all_ends(store_url)
             await self._ray.take_down(self._hurry)
         return progress.is_ready
 
@@ -187,6 +190,14 @@ class _System:
             _print([f"[{self._now_s():5.1f} s] {line}"])
         else:
             log.info("%s", line)
+
+
+async def _tell_that_all_ends(store_url: str) -> None:
+    """So that no replica waits for a successor."""
+    store = open_state_store(store_url, timeout_s=1.0)
+    with suppress(StateStoreUnavailable):
+        await store.put(SYSTEM, ENDING, b"1", ttl_s=_ENDING_S)
+    await store.close()
 
 
 async def _records(store: StateStore) -> dict[str, ReplicaRecord]:

@@ -36,6 +36,7 @@ from gateway.http import Asgi, HttpApi
 from gateway.ladder import Ladder
 from gateway.ledger import Ledger
 from gateway.line_writer import LineWriter
+from gateway.load_reports import LoadReports
 from gateway.log_lines import request_json, request_text
 from gateway.loop_lag import LoopLag
 from gateway.pin import Pin
@@ -262,12 +263,13 @@ class Gateway:
         self._models: dict[str, _Served] = {}
         self._is_draining = False
         self._started_at = time()
+        self.id = f"{socket.gethostname()}:{os.getpid()}"
         self.events = EventLog(_log_event)
+        self._loads = LoadReports(self.id, store, lambda: [m.fleet for m in self._models.values()])
         self._loop_lag = LoopLag(self.telemetry.loop_lag_s.of().add)
         if isinstance(store, GuardedStateStore):
             store.took = self.telemetry.store_s.of().add
-        self._id = f"{socket.gethostname()}:{os.getpid()}"
-        self._archive = Archive(f"{self._id}:{self._started_at:.0f}", store, self.events, self._watched)
+        self._archive = Archive(f"{self.id}:{self._started_at:.0f}", store, self.events, self._watched)
         self._chronicle = Chronicle(self.events, self._looks, self._is_store_available)
         self.read_spec: Callable[[], Awaitable[GatewaySpec]] | None = None
         """Reads the config anew for `POST /admin/reload`; raises ValueError with what is wrong."""
@@ -289,11 +291,13 @@ class Gateway:
         await self._quotas.start()
         await self._archive.start()
         self._chronicle.start()
+        self._loads.start()
         self._loop_lag.start()
 
     async def stop(self) -> None:
         """Stops watching, and closes what is open."""
         await self._chronicle.stop()
+        await self._loads.stop()
         await self._loop_lag.stop()
         if self._exporter is not None:
             await asyncio.to_thread(self._exporter.stop)
@@ -455,7 +459,7 @@ class Gateway:
         models = {name: self._model_status(m, now) for name, m in self._models.items()}
         return {
             "now": time(),
-            "gateway": {"id": self._id, "started_at": self._started_at},
+            "gateway": {"id": self.id, "started_at": self._started_at},
             "ready": not self._is_draining and all(m["ready"] for m in models.values()),
             "draining": self._is_draining,
             "models": models,

@@ -278,7 +278,7 @@ class HealthWatch:
 
     async def _follow_registry(self) -> None:
         """Takes over what the supervisors of managed tiers have registered. Without the store, what is known stays."""
-        managed = {t.name: t for t in self.fleet.tiers.values() if t.spec.backend in ("vllm", "llamacpp")}
+        managed = {t.name: t for t in self.fleet.tiers.values() if t.spec.is_managed}
         if not managed:
             return
         try:

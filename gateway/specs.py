@@ -119,7 +119,7 @@ class TierSpec(Spec):
     """One way to answer. `backend` says how; `quality` (0 to 1) says what the answer is worth."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
-    backend: Literal["openai", "vllm", "llamacpp", "cache", "canned"]
+    backend: Literal["openai", "vllm", "llamacpp", "command", "cache", "canned"]
     served_model: str | None = None
     replicas: Annotated[tuple[Endpoint, ...], Field(strict=False)] = ()
     api_key: str | None = Field(default=None, repr=False)
@@ -133,6 +133,8 @@ class TierSpec(Spec):
     price: PriceSpec | None = None
     budget: BudgetSpec | None = None
     slots: Annotated[int, Field(ge=1)] | None = None
+    wakes: bool = False
+    """Whether it may have no replica while nobody asks, and gets one when somebody does: then requests wait for it."""
     limit: Literal["aimd", "gradient", "none"] = "aimd"
     """Without `slots`: how the number of requests that a replica gets at once is learnt from its times to first token."""
     quality: Share = 1.0
@@ -164,6 +166,11 @@ class TierSpec(Spec):
     def has_replicas(self) -> bool:
         """Whether engine servers stand behind it, rather than the gateway itself."""
         return self.backend not in ("cache", "canned")
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether Graceway starts its replicas itself, so that they are found in the registry."""
+        return self.backend in ("vllm", "llamacpp", "command")
 
 
 class HealthSpec(Spec):

@@ -102,6 +102,7 @@ class Tier:
                 held_because=self.held_because,
                 continues=self.spec.resume != "none",
                 sheddable_slo_s=self.spec.slo.sheddable_ttft_s or 0.0,
+                is_asleep=self.spec.wakes and not any(r.is_registered_ready for r in self.replicas.values()),
             )
             self._view_until = now + SPEEDS_S
         return view

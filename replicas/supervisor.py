@@ -90,6 +90,9 @@ class Supervisor:
         self.url = ""
         self.restarts = 0
         self.last_exit: ExitReason | None = None
+        self.is_leaving = False
+        self.cold_start_s: float | None = None
+        """What its last start took; None before one succeeded."""
 
     @property
     def engine_pid(self) -> int:
@@ -123,6 +126,7 @@ class Supervisor:
             engine_pid=self.engine_pid,
             restarts=self.restarts,
             held_blocks=len(self._held.held) if self._held is not None else 0,
+            is_leaving=self.is_leaving,
         )
 
     async def until_ready(self) -> None:
@@ -176,6 +180,11 @@ class Supervisor:
             self._supervising.cancel()
             await self._finished.wait()
 
+    def leave(self) -> None:
+        """Says that it goes as soon as another can take over; it serves as ever."""
+        self.is_leaving = True
+        self._registration.announce()
+
     async def drain(self, grace_s: float) -> bool:
         """Takes no new requests and waits up to `grace_s` for those under way. True when none is left."""
         deadline = time.monotonic() + grace_s
@@ -225,11 +234,13 @@ class Supervisor:
         except OSError as error:
             self._enter("down", f"could not start: {error}")
             return ExitReason("crashed", f"could not start: {error}"), 0.0
+        started_at = time.monotonic()
         fault = await self._unless_exited(child, self._until_right())
         ready_at = time.monotonic()
         if fault is None and not child.has_exited:
             # Before anybody hears that it is ready, so that no end of a process is missed.
             with closing(DescendantWatch(child.pid)) as watch:
+                self.cold_start_s = ready_at - started_at
                 self._enter("ready", "")
                 self._say(f"ready at {self.url}")
                 fault = await self._unless_exited(child, self._patrol(watch))

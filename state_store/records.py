@@ -50,3 +50,5 @@ class ReplicaRecord(Record):
     restarts: int = 0
     held_blocks: int = 0
     """Blocks of prompts and answers in its engine's prefix cache: of replicas that may go, the one with fewest goes."""
+    is_leaving: bool = False
+    """Whether it goes as soon as another can take over. Until then it serves as ever."""

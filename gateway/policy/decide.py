@@ -18,6 +18,8 @@ from gateway.policy.snapshot import Snapshot, TierView
 
 AFFINITY_WAIT_SHARE = 0.4
 """A turn waits this share of the SLO for the replica that holds its session before it goes elsewhere."""
+MOST_AT_A_BEDSIDE = 1000
+"""Requests that wait for a tier that wakes; how fast it will be nobody knows yet."""
 SEAM_WAIT_S = 0.4
 """A broken stream waits this long for its tier, then goes on in a replica that is full, or in another tier."""
 
@@ -61,7 +63,14 @@ def decide(
         if not isinstance(verdict, Skip):
             return verdict
         skips.append(verdict)
-    return _shed(skips)
+    return _wait_for_one_that_wakes(accepted, facts) or _shed(skips)
+
+
+def _wait_for_one_that_wakes(accepted: Sequence[TierView], facts: Facts) -> Wait | None:
+    """The best tier that only sleeps, when nothing else is left: it wakes because somebody asks."""
+    asleep = (tier for tier in accepted if tier.is_asleep and max(tier.queued_ahead) < MOST_AT_A_BEDSIDE)
+    tier = next(asleep, None)
+    return None if tier is None else Wait(tier.name, facts.deadline, "")
 
 
 def decide_seam(

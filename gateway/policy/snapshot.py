@@ -136,6 +136,8 @@ class TierView:
     """What sheddable requests are promised for the first token, where that is not what all are."""
     line: Line | None = None
     """Who waits, by tenant."""
+    is_asleep: bool = False
+    """Whether it has no replica because nobody asked lately, and gets one when somebody does."""
 
     def slo_s(self, rank: int) -> float:
         """What requests of that rank are promised for the first token."""

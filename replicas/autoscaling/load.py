@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from replicas.autoscaling.policy import Load
+from state_store.protocol import StateStore, StateStoreUnavailable
 from state_store.records import Record
 
 LOADS = "loads"
@@ -43,6 +44,16 @@ def combined(records: Sequence[LoadRecord]) -> Load | None:
         predicted_wait_s=max(r.predicted_wait_s for r in records),
         kv_use=max(r.kv_use for r in records),
     )
+
+
+async def load_in(store: StateStore, model: str, tier: str) -> Load | None:
+    """The tier's load as the gateways have left it in the store; None while it is away, or holds none."""
+    try:
+        raws = await store.scan(LOADS)
+    except StateStoreUnavailable:
+        return None
+    records = [r for r in map(LoadRecord.from_bytes, raws.values()) if r is not None]
+    return combined([r for r in records if (r.model, r.tier) == (model, tier)])
 
 
 def to_stats(load: Load) -> dict[str, float]:

@@ -127,11 +127,11 @@ BAD = {
     "backend misspelt": (
         tier("backend: opnai"),
         "c.yaml:4: 'models.chat.tiers[0].backend' is 'opnai'. "
-        "Did you mean 'openai'? Choices: openai, vllm, llamacpp, cache, canned",
+        "Did you mean 'openai'? Choices: openai, vllm, llamacpp, command, cache, canned",
     ),
     "backend unknown": (
         tier("backend: bedrock"),
-        "c.yaml:4: 'models.chat.tiers[0].backend' is 'bedrock'. Write one of openai, vllm, llamacpp, cache, canned",
+        "c.yaml:4: 'models.chat.tiers[0].backend' is 'bedrock'. Write one of openai, vllm, llamacpp, command, cache, canned",
     ),
     "unknown key, near": (
         tier("backend: canned\n        slotz: 3"),
@@ -321,18 +321,18 @@ BAD = {
         "c.yaml:2: there is no routing policy 'luck'. "
         "Write a name that docs/config.md lists, or package.module:function",
     ),
-    "scaling": (
-        tier("backend: vllm\n        model: m\n        scale: {min: 1, max: 4}"),
-        "c.yaml:6: scaling between min and max is not supported yet. "
-        "Set max to 1, or min to 4: that many replicas run all the time",
-    ),
     "scale upside down": (
         tier("backend: vllm\n        model: m\n        scale: {min: 4, max: 1}"),
         "c.yaml:6: scale.max 1 is below scale.min 4. Set max to 4 or more",
     ),
-    "scale to zero": (
-        tier("backend: vllm\n        model: m\n        scale: {min: 0}"),
-        "c.yaml:6: 'models.chat.tiers[0].scale.min' is 0. Write at least 1",
+    "scale below zero": (
+        tier("backend: vllm\n        model: m\n        scale: {min: -1}"),
+        "c.yaml:6: 'models.chat.tiers[0].scale.min' is -1. Write at least 0",
+    ),
+    "a command without one": (
+        tier("backend: command\n        served_model: m"),
+        "c.yaml:4: a tier with backend command needs 'command'. "
+        'Add `command: [program, --port, "{port}", …]`, which starts one server',
     ),
     "mig": (
         tier("backend: vllm\n        model: m\n        gpu: 1g.18gb"),
@@ -380,6 +380,14 @@ def test_only_tiers_with_a_backend_are_needed(tmp_path: Path) -> None:
     assert (cached.name, cached.quality) == ("cache", 0.5)
     assert (canned.name, canned.quality, canned.text) == ("canned", 0.0, CANNED_TEXT)
     assert again.name == "canned-2"
+
+
+def test_a_tier_that_may_go_to_zero_wakes(tmp_path: Path) -> None:
+    text = tier("backend: vllm\n        model: m\n        scale: {min: 0, max: 3}")
+    (asleep,) = load(tmp_path, text).models["chat"].tiers
+    assert (asleep.scale.min, asleep.scale.max, asleep.for_gateway().wakes) == (0, 3, True)
+    (awake,) = load(tmp_path, text.replace("min: 0", "min: 1")).models["chat"].tiers
+    assert not awake.for_gateway().wakes
 
 
 def test_scale_max_follows_min(tmp_path: Path) -> None:

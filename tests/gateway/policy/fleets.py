@@ -38,9 +38,10 @@ def tier(
     ahead: tuple[int, int, int] = (0, 0, 0),
     forecast: Forecast = Forecast(),  # noqa: B008 - frozen
     outranking_per_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    asleep: bool = False,
 ) -> TierView:
     """A tier with these routable replicas."""
-    return TierView(name, True, Routable(replicas), slo, ahead, forecast, outranking_per_s)
+    return TierView(name, True, Routable(replicas), slo, ahead, forecast, outranking_per_s, is_asleep=asleep)
 
 
 def every(gap_s: float, now: float = 100.0) -> Forecast:

@@ -37,6 +37,7 @@ SERVES = [
     ("retry elsewhere", ladder(tier("best", A, B)), (FAILED_A,), ("best", "b", "")),
     # a lower tier, and why
     ("no replica at all", ladder(tier("best"), tier("small", S)), (), ("small", "s", "no_replica")),
+    ("it sleeps", ladder(tier("best", asleep=True), tier("small", S)), (), ("small", "s", "no_replica")),
     ("all failed", ladder(tier("best", A), tier("small", S)), (FAILED_A,), ("small", "s", "reset")),
     ("the last failure counts", ladder(tier("best", A, B), tier("small", S)), (FAILED_A, FAILED_B),
      ("small", "s", "http_500")),
@@ -79,6 +80,8 @@ WAITS = [
     ("only those of its rank are ahead", ladder(tier("best", FULL_A, ahead=(0, 50, 50), forecast=every(0.1))),
      {"priority": "critical"}, Wait("best", 100.95, "")),
     ("a lower tier's queue", ladder(tier("best"), tier("small", FULL_S)), {}, Wait("small", 100.88, "no_replica")),
+    # a tier that sleeps wakes because somebody waits for it; nobody does where another answers, or where too many do
+    ("asleep", ladder(tier("best", asleep=True)), {}, Wait("best", 160.0, "")),
     # a session's own replica, for 0.4 of the SLO
     ("its replica is full", ladder(tier("best", FULL_A, B), bindings={"best": "a"}), {"session": "x"},
      Wait("best", 100.4, "", "a")),

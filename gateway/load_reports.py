@@ -1,0 +1,67 @@
+"""Tells the scaler, through the store, what this gateway has of each tier whose replicas are started for it.
+
+A tier without replicas is reported too: what asks for it is what wakes it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from time import time
+
+from gateway.fleet import Fleet
+from gateway.tier import Tier
+from replicas.autoscaling.load import LOADS, LoadRecord
+from state_store.protocol import StateStore, StateStoreUnavailable
+
+EVERY_S = 1.0
+KEPT_S = 5.0
+"""A gateway that ends stops counting then."""
+
+
+class LoadReports:
+    """Writes the loads as long as it runs."""
+
+    def __init__(self, gateway: str, store: StateStore, fleets: Callable[[], Iterable[Fleet]]) -> None:
+        self._gateway, self._store, self._fleets = gateway, store, fleets
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="load reports")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            for fleet in self._fleets():
+                for tier in fleet.tiers.values():
+                    if tier.spec.is_managed:
+                        await self._tell(load_of(self._gateway, fleet.model, tier, loop.time(), time()))
+            await asyncio.sleep(EVERY_S)
+
+    async def _tell(self, record: LoadRecord) -> None:
+        key = f"{record.gateway}/{record.model}/{record.tier}"
+        try:
+            await self._store.put(LOADS, key, record.to_bytes(), ttl_s=KEPT_S)
+        except StateStoreUnavailable:
+            return
+
+
+def load_of(gateway: str, model: str, tier: Tier, now: float, wall: float) -> LoadRecord:
+    """What the gateway has of the tier; `now` is monotonic, `wall` the same moment in Unix time."""
+    queued = len(tier.room)
+    uses = [replica.kv_use for replica in tier.replicas.values() if replica.kv_use is not None]
+    return LoadRecord(
+        gateway=gateway,
+        model=model,
+        tier=tier.name,
+        in_flight=sum(replica.in_flight for replica in tier.replicas.values()),
+        queued=queued,
+        arrivals_per_s=tier.arrivals.per_s(now),
+        service_s=tier.service_s,
+        predicted_wait_s=tier.view(now).forecast.wait_s(queued, now) if queued else 0.0,
+        kv_use=max(uses, default=0.0),
+        as_of=wall,
+    )
