@@ -69,7 +69,8 @@ def engine_spec(tier: Tier, store_url: str) -> EngineSpec:
         model=tier.model or "",
         served_model=tier.served_model or _model_name(tier.model or ""),
         slots=tier.slots or DEFAULT_SLOTS,
-        gpu=float(tier.gpu),
+        # A slice is the only GPU that its engine sees.
+        gpu=1.0 if isinstance(tier.gpu, str) else float(tier.gpu),
         max_model_len=tier.max_model_len,
         extra_args=tier.engine_args,
         env=tier.environment,

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from deploy.certificate_rules import authority_faults, certificate_faults
 from deploy.yaml_lines import Document, Place, Plain, Problem
 from gateway.policy.route import resolve
+from replicas.mig.geometry import GEOMETRIES
 from replicas.model_tokens import ModelTokens
 from state_store.redis_url import KINDS, parse_redis_url
 
@@ -210,11 +211,11 @@ def _scale_faults(place: Place, scale: Plain) -> Iterator[Fault]:
 
 
 def _gpu_faults(place: Place, gpu: Plain) -> Iterator[Fault]:
-    if isinstance(gpu, str):
+    if isinstance(gpu, str) and not any(gpu in geometry.profiles for geometry in GEOMETRIES.values()):
         yield (
             (*place, "gpu"),
-            f"the MIG profile '{gpu}' is not supported yet",
-            "Write a number of GPUs, or 0 for the CPU",
+            f"no GPU has a MIG profile '{gpu}'",
+            "Write one as `nvidia-smi mig -lgip` lists them, such as 1g.18gb, a number of GPUs, or 0 for the CPU",
         )
     elif isinstance(gpu, int | float) and not isinstance(gpu, bool) and gpu < 0:
         yield (*place, "gpu"), f"gpu is {gpu}", "Write a number of GPUs, or 0 for the CPU"

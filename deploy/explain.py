@@ -133,6 +133,8 @@ def _keeps(tier: Tier) -> str:
 def _hardware(tier: Tier) -> str:
     if not tier.is_managed:
         return ""
+    if isinstance(tier.gpu, str):
+        return f" (a {tier.gpu} slice each)"
     return f" ({tier.gpu:g} GPU each)" if tier.gpu else " (CPU)"
 
 

@@ -53,6 +53,20 @@ def mig(
 
 
 @app.command()
+def resources() -> None:
+    """Print what Ray is to be told of this node's GPUs and MIG slices, for `ray start --resources`."""
+    import json
+
+    from replicas.mig.discovery import NvmlUnavailable, discover, ray_resources
+
+    try:
+        found = ray_resources(discover())
+    except NvmlUnavailable as error:
+        raise _failed(error, EXIT_NO_PLAN) from None
+    typer.echo(json.dumps({name: count for name, count in found.items() if name != "GPU"}))
+
+
+@app.command()
 def capacity(
     gpu: Annotated[str, typer.Option(help="Such as h200, h100, a100-80gb.")],
     requests_per_s: Annotated[float, typer.Option(min=0.0)],

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from gateway.app import Gateway
 from gateway.specs import LogSpec
 from replicas.autoscaling.load import load_in, to_stats
 from replicas.autoscaling.policy import ScalingSpec
+from replicas.mig.hold import SliceHold
 from replicas.succession import LONGEST_S, until_replaced
 from replicas.supervisor import Supervisor
 
@@ -80,6 +82,8 @@ class TierReplica:
         self._model = model
         self._store_url = store_url
         self._store = supervisors_store(store_url)
+        self._hold: SliceHold | None = None
+        self._losing: asyncio.Task[str] | None = None
 
     async def reconfigure(self, user_config: dict[str, str]) -> None:
         """Serve calls this once: a changed tier has another version, and gets new replicas."""
@@ -87,6 +91,11 @@ class TierReplica:
         self._tier = tier.name
         begin_log_of_system(LogSpec.model_validate_json(user_config["log"]))
         name = f"{tier.name}-{serve.get_replica_context().replica_id.unique_id}"
+        if isinstance(tier.gpu, str):
+            self._hold = SliceHold(self._store, socket.gethostname(), name, tier.gpu)
+            slice_ = await self._hold.take()
+            tier = tier.model_copy(update={"environment": tier.environment | slice_.environment})
+            self._losing = asyncio.create_task(self._hold.keep(), name=f"slice of {name}")
         self._supervisor: Supervisor = build_supervisor(self._model, tier, name, self._store_url)
         self._running = asyncio.create_task(self._supervisor.run(), name=f"supervisor of {name}")
 
@@ -99,6 +108,8 @@ class TierReplica:
 
     async def check_health(self) -> None:
         """The engine's health is the supervisor's business; Serve replaces a replica whose supervisor ended."""
+        if self._losing is not None and self._losing.done():
+            raise RuntimeError(f"the slice is lost: {self._losing.result()}")
         if self._running.done():
             raise RuntimeError(f"the supervisor ended: {self._running.exception()}")
 
@@ -106,6 +117,9 @@ class TierReplica:
         await until_replaced(self._supervisor, self._store)
         await self._supervisor.drain(_TIER_DRAIN_S)
         await self._supervisor.stop()
+        if self._hold is not None and self._losing is not None:
+            self._losing.cancel()
+            await self._hold.release()
         await self._store.close()
 
 
@@ -142,12 +156,19 @@ def _tier(model: str, tier: Tier, store_url: str, log: LogSpec) -> Application:
         user_config={"tier": plain, "log": log.model_dump_json()},
         **_count(model, tier, store_url),
         # CPUs are not rationed: engines share them by their own settings, and a small machine has too few to count.
-        ray_actor_options={"num_cpus": 0, "num_gpus": tier.gpu},
+        ray_actor_options={"num_cpus": 0, **_accelerator(tier)},
         graceful_shutdown_timeout_s=LONGEST_S + DRAIN_S,
         health_check_period_s=_HEALTH_CHECK_S,
         _internal=True,
     )
     return deployment.bind(model, store_url)
+
+
+def _accelerator(tier: Tier) -> dict[str, Any]:
+    """What Ray counts of a node's GPUs for each replica."""
+    if isinstance(tier.gpu, str):
+        return {"resources": {f"mig-{tier.gpu}": 1}}
+    return {"num_gpus": tier.gpu}
 
 
 def _count(model: str, tier: Tier, store_url: str) -> dict[str, Any]:

@@ -334,9 +334,10 @@ BAD = {
         "c.yaml:4: a tier with backend command needs 'command'. "
         'Add `command: [program, --port, "{port}", …]`, which starts one server',
     ),
-    "mig": (
-        tier("backend: vllm\n        model: m\n        gpu: 1g.18gb"),
-        "c.yaml:6: the MIG profile '1g.18gb' is not supported yet. Write a number of GPUs, or 0 for the CPU",
+    "no such slice": (
+        tier("backend: vllm\n        model: m\n        gpu: 9g.1gb"),
+        "c.yaml:6: no GPU has a MIG profile '9g.1gb'. Write one as `nvidia-smi mig -lgip` lists them, such as 1g.18gb, "
+        "a number of GPUs, or 0 for the CPU",
     ),
     "gpu below nothing": (
         tier("backend: vllm\n        model: m\n        gpu: -1"),

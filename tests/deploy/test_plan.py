@@ -24,6 +24,9 @@ from deploy.plan_availability import (
 from deploy.plan_capacity import Traffic, capacities
 from replicas.mig.geometry import GEOMETRIES, GIB
 from replicas.mig.need import Need, Slo, UnknownModel, capacity_of, kv_bytes_per_token
+from tests.replicas.mig.test_discovery import Install, driver, h200
+
+__all__ = ["driver"]
 
 H200 = GEOMETRIES["H200-141GB"]
 MINUTE = Recovery(20, 5, 30, 5)
@@ -296,3 +299,10 @@ def test_a_missing_file_is_said() -> None:
     result = graceway("mig", "/no/such/file.yaml")
     assert result.exit_code == 2
     assert "/no/such/file.yaml" in result.output
+
+
+def test_what_ray_is_told_of_a_node(driver: Install) -> None:
+    driver(h200(), h200())
+    done = graceway("resources")
+    assert done.exit_code == 0
+    assert json.loads(done.output) == {"mig-1g.18gb": 8.0, "mig-3g.71gb": 2.0}
