@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+import orjson
+
 from gateway.coverage import DEFAULT_TEXT_TOKENS
 from gateway.http_client import ExchangeFailed
 from gateway.policy.turns import Conversation
@@ -16,6 +18,8 @@ from replicas.model_tokens import ModelTokens
 Json = dict[str, Any]
 LEAST_ANSWER_TOKENS = 16
 """An answer that has no more room than this is not worth a prompt that barely fits."""
+GUESSES = 6
+"""Counts for which the place is guessed; then the range is halved each time."""
 ANSWER_SHARE = 0.25
 """Of the window, that an answer of unbounded length is left."""
 ANSWER_SHARE_MOST = 0.5
@@ -65,30 +69,49 @@ def _surely_fits(request: Request, window: int) -> bool:
     return prompt + (request.max_tokens or LEAST_ANSWER_TOKENS) <= window
 
 
-async def _fit(
-    request: Request, window: int, count: Callable[[Json], Awaitable[int]], tier: str
-) -> tuple[Request, str]:
+Count = Callable[[Json], Awaitable[int]]
+
+
+async def _fit(request: Request, window: int, count: Count, tier: str) -> tuple[Request, str]:
     conversation = Conversation.of(request.body.get("messages") or ())
 
     def without(turns: int) -> Json:
         return {**request.body, "messages": conversation.without(turns)} if turns else request.body
 
-    turns, tokens, room = 0, await count(request.body), window - _answer_tokens(request, window)
-    if tokens > room:
-        turns, tokens = conversation.removable, await count(without(conversation.removable))
-        least = min(LEAST_ANSWER_TOKENS, request.max_tokens or LEAST_ANSWER_TOKENS)
-        if tokens + least > window:
-            raise TooLong(tier, tokens + least, window)
-        low, room = 0, max(room, tokens)
-        # The fewest turns: more are known to fit, `low` is known not to.
-        while turns - low > 1:
-            middle = (low + turns) // 2
-            counted = await count(without(middle))
-            if counted > room:
-                low = middle
-            else:
-                turns, tokens = middle, counted
+    least = min(LEAST_ANSWER_TOKENS, request.max_tokens or LEAST_ANSWER_TOKENS)
+    shortest = await count(without(conversation.removable))
+    if shortest + least > window:
+        raise TooLong(tier, shortest + least, window)
+    room = max(shortest, window - _answer_tokens(request, window))
+    turns, tokens = await _fewest_out(conversation, lambda turns: count(without(turns)), shortest, room)
     return _shortened(replace(request, body=without(turns)), turns, window - tokens)
+
+
+async def _fewest_out(
+    conversation: Conversation, count: Callable[[int], Awaitable[int]], shortest: int, room: int
+) -> tuple[int, int]:
+    """The fewest of the oldest turns that have to go, and how many tokens are left. `shortest` is what is left at most
+    without all of them, and fits.
+
+    Counting takes long for a long conversation, so a place is guessed by the length of the text and the tokens that the
+    last count found in it: it takes few counts, and none of much more than fits.
+    """
+    sizes = conversation.sizes(lambda message: len(orjson.dumps(message)))
+    none_fits, fits, tokens = -1, conversation.removable, shortest
+    density, tries = shortest / max(1, sizes[-1]), 0
+    while fits - none_fits > 1:
+        tries += 1
+        middle = (none_fits + fits) // 2
+        if tries <= GUESSES:
+            guess = next((n for n, size in enumerate(sizes) if size * density <= room), fits)
+            middle = min(max(guess, none_fits + 1), fits - 1)
+        counted = await count(middle)
+        density = counted / max(1, sizes[middle])
+        if counted > room:
+            none_fits = middle
+        else:
+            fits, tokens = middle, counted
+    return fits, tokens
 
 
 def _answer_tokens(request: Request, window: int) -> int:

@@ -38,10 +38,14 @@ class ModelTokens:
         """
         prompt = body.get("prompt")
         if "messages" in body:
-            return len(self._tokenizer.encode(self._rendered(body), add_special_tokens=False).ids)
+            return self._length(self._rendered(body), add_special_tokens=False)
         if isinstance(prompt, str):
-            return len(self._tokenizer.encode(prompt).ids)
+            return self._length(prompt, add_special_tokens=True)
         raise CannotCount("a prompt that is no text")
+
+    def _length(self, text: str, add_special_tokens: bool) -> int:
+        # Of all its calls only those for batches let other threads run meanwhile: 100,000 tokens take a third of a second.
+        return len(self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0])
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

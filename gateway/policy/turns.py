@@ -4,8 +4,9 @@ A turn is what one user message began: the answer to it, the tools that were cal
 and its result are never parted, and what is left begins with a user message, as most chat templates demand.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 Message = dict[str, Any]
@@ -33,6 +34,15 @@ class Conversation:
     def removable(self) -> int:
         """Turns that may be left out: all but the last."""
         return max(0, len(self.begins) - 1)
+
+    def sizes(self, size: Callable[[Message], int]) -> list[int]:
+        """What is left without none, one, two … of the oldest turns, by the sizes of its messages."""
+        each = [size(message) for message in self.messages]
+        left = [sum(each)]
+        for begin, end in pairwise(self.begins):
+            went = sum(each[n] for n in range(begin, end) if self.messages[n].get("role") not in INSTRUCTIONS)
+            left.append(left[-1] - went)
+        return left
 
     def without(self, turns: int) -> list[Message]:
         """The messages without so many of the oldest turns. Instructions stay, wherever they stand."""

@@ -34,6 +34,10 @@ def conversation(roles: str) -> Conversation:
 def test_what_is_left(roles: str, removable: int, left: list[str]) -> None:
     whole = conversation(roles)
     assert whole.removable == removable
+    sizes = whole.sizes(lambda message: len(message["content"]))
+    assert sizes[: removable + 1] == [
+        sum(len(m["content"]) for m in whole.without(n)) for n in range(removable + 1)
+    ]
     said = [" ".join(m["content"] for m in whole.without(n)) for n in range(removable + 1)]
     assert said == left
 
