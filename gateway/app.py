@@ -425,6 +425,7 @@ class Gateway:
         if shed is not None:
             model.ledger.shed(request, shed, trail)
             await reply.refuse(shed, request.request_id)
+            model.ledger.turned_away(request)
             return
         try:
             used_tokens = await model.pipeline.answer(request, reply, trail)

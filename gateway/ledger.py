@@ -21,6 +21,7 @@ class Ledger:
         self._parse_s = telemetry.overhead_s.of(model, "parse")
         self._decide_s = telemetry.overhead_s.of(model, "decide")
         self._dispatch_s = telemetry.overhead_s.of(model, "dispatch")
+        self._refuse_s = telemetry.overhead_s.of(model, "refuse")
 
     def answered(self, course: Course, tier: str, degraded: str) -> None:
         """A whole answer went out; `degraded` is the reason when it was a lower tier's."""
@@ -65,6 +66,11 @@ class Ledger:
         trail.ended("shed", tier, shed.reason)
         self._telemetry.count(self._telemetry.shed, self._model, request.priority, shed.reason)
         self._shares.shed(shed.reason, asyncio.get_running_loop().time())
+
+    def turned_away(self, request: Request) -> None:
+        """A refusal is on its way to its client."""
+        if request.received_at:
+            self._refuse_s.add(perf_counter() - request.received_at)
 
     def _request(self, request: Request, tier: str, outcome: str) -> None:
         self._telemetry.count(self._telemetry.requests, self._model, tier, request.priority, outcome)

@@ -101,6 +101,7 @@ class Pipeline:
         """Refuses what can't even be asked; the tokens that it used."""
         self.ledger.shed(request, shed, trail)
         await reply.refuse(shed, request.request_id)
+        self.ledger.turned_away(request)
         return 0
 
     def _reserve(self, facts: Facts, decision: Serve, now: float) -> Permit | None:
@@ -254,7 +255,7 @@ class Pipeline:
         if all(window is not None and too_long.needed > window for window in windows):
             self.ledger.rejected(course, "")
             raise ContextTooLong(str(too_long), "messages")
-        return replace(shed, detail=f"{shed.detail}; {too_long}")
+        return shed._replace(detail=f"{shed.detail}; {too_long}")
 
     async def _refuse(self, course: Course, shed: Shed, reply: Reply) -> None:
         """Says no: before anything was sent as a status, afterwards as the one error event that ends the stream."""
@@ -263,6 +264,7 @@ class Pipeline:
         self.ledger.refused(course, shed)
         if not course.has_begun:
             await reply.refuse(shed, course.request.request_id)
+            self.ledger.turned_away(course.request)
             return
         served = Served(course.first_tier, "", "", course.request.request_id, turn=course.turn)
         await course.push(reply, served, frame(broken_json(shed)))

@@ -102,6 +102,7 @@ class WaitingRoom:
     def __init__(self) -> None:
         self._ranks = [_Rank() for _ in range(RANKS)]
         self._waiting: set[_Waiter] = set()
+        self._ahead = (0, 0, 0)
         self._sequence = count()
 
     def __len__(self) -> int:
@@ -114,8 +115,7 @@ class WaitingRoom:
 
     def ahead(self) -> tuple[int, int, int]:
         """How many of the same or a higher rank wait, for each rank."""
-        critical, standard, sheddable = self.counts()
-        return critical, critical + standard, critical + standard + sheddable
+        return self._ahead
 
     def ahead_of(self, rank: int, tenant: str, weight: float, left_s: float, now: float) -> int:
         """How many go before a newcomer of that rank and tenant that waits `left_s`: those that wait already, and those of
@@ -147,6 +147,7 @@ class WaitingRoom:
         waiter = _Waiter(rank, order, tenant, weight, shuns, loop.create_future())
         self._ranks[rank].enter(waiter, wants, loop.time())
         self._waiting.add(waiter)
+        self._count()
         timer = loop.call_at(until, _wake, waiter.future)
         try:
             await waiter.future
@@ -169,6 +170,11 @@ class WaitingRoom:
             waiter.is_counted = False
             self._waiting.discard(waiter)
             self._ranks[waiter.rank].leave(waiter)
+            self._count()
+
+    def _count(self) -> None:
+        critical, standard, sheddable = self.counts()
+        self._ahead = critical, critical + standard, critical + standard + sheddable
 
     def _return(self, slot: Slot, offer: bool) -> None:
         slot.in_flight -= 1

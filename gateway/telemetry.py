@@ -100,7 +100,7 @@ class Telemetry:
         )
         self.overhead_s = self._durations(
             "graceway_overhead_seconds",
-            "The gateway's own work on a request: parse, decide, dispatch (from the decision to the replica's socket)",
+            "The gateway's own work: parse, decide, dispatch (from the decision to the replica's socket), refuse (all of it)",
             ("model", "stage"),
             OVERHEAD_BUCKETS_S,
         )

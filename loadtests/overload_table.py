@@ -27,11 +27,12 @@ from loadtests.overload_trial import (
     share_degraded,
     share_in_time,
 )
+from loadtests.own_time import own_refusal_s
 
 LAG_TOLD_MS = 50.0
 _HEAD = (
     f"{'load':<12}{'asked':>6}{'in time':>9}{'critical':>10}{'others':>9}{'primary':>9}{'goodput':>9}{'degraded':>10}"
-    f"{'refused':>9}{'p50 ms':>8}{'p99 ms':>8}{'turns':>6}{'back s':>8}{'lag ms':>8}  verdict"
+    f"{'refused':>9}{'p50 ms':>8}{'p99 ms':>8}{'own p99':>9}{'turns':>6}{'back s':>8}{'lag ms':>8}  verdict"
 )
 
 
@@ -51,6 +52,8 @@ class Result:
     reasons: dict[str, int]
     refusal_p50_ms: float
     refusal_p99_ms: float
+    own_p99_ms: float | None
+    """The gateway's own part of that, from the request's last byte read to the refusal written; an upper bound."""
     turns: int
     back_s: float | None
     lag_p99_ms: float
@@ -63,16 +66,17 @@ class Result:
         verdict = "; ".join(self.misses) or "kept"
         if self.lag_p99_ms > LAG_TOLD_MS:
             verdict += " (the load generator itself was late)"
+        own = "" if self.own_p99_ms is None else f"≤ {self.own_p99_ms:g}"
         back = "" if self.back_s is None else f"{self.back_s:.1f}"
         return (
             f"{self.load:<12}{self.asked:>6}{self.in_time:>9.1%}{self.critical_in_time:>10.2%}"
             f"{self.others_in_time:>9.1%}{self.primary_use:>9.1%}{self.goodput:>9.1%}{self.degraded:>10.1%}"
-            f"{self.refused:>9}{self.refusal_p50_ms:>8.1f}{self.refusal_p99_ms:>8.1f}{self.turns:>6}{back:>8}"
+            f"{self.refused:>9}{self.refusal_p50_ms:>8.1f}{self.refusal_p99_ms:>8.1f}{own:>9}{self.turns:>6}{back:>8}"
             f"{self.lag_p99_ms:>8.1f}  {verdict}"
         )
 
 
-def summarized(row: Row, trial: OverloadTrial) -> Result:
+def summarized(row: Row, trial: OverloadTrial, own_p99_s: float | None = None) -> Result:
     outcomes, refusals_s = trial.outcomes, [o.took_s for o in trial.refused()]
     seconds = [share_degraded(trial.due_between(s, s + 1.0)) for s in range(int(trial.duration_s))]
     return Result(
@@ -88,6 +92,7 @@ def summarized(row: Row, trial: OverloadTrial) -> Result:
         reasons=trial.reasons(),
         refusal_p50_ms=quantile(refusals_s, 0.5) * 1e3,
         refusal_p99_ms=quantile(refusals_s, 0.99) * 1e3,
+        own_p99_ms=None if own_p99_s is None else own_p99_s * 1e3,
         turns=trial.turns(),
         back_s=trial.back_on_top_s(SPIKE_BEGINS_S + SPIKE_S) if row.name == "spike" else None,
         lag_p99_ms=quantile([o.lag_s for o in outcomes], 0.99) * 1e3,
@@ -114,7 +119,9 @@ def plan_of(row: Row, tokens: int) -> Plan:
 async def run_row(row: Row, tokens: int, seed: int) -> Result:
     """One row on a fleet of its own."""
     async with running(plan_of(row, tokens)) as fleet:
-        return summarized(row, await run_overload(fleet, row.streams, tokens, seed))
+        trial = await run_overload(fleet, row.streams, tokens, seed)
+        own_p99_s = None if fleet.front is None else await own_refusal_s(fleet.front.url, 0.99)
+        return summarized(row, trial, own_p99_s)
 
 
 async def run_table(chosen: Sequence[Row], tokens: int, seed: int) -> list[Result]:

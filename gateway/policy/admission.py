@@ -54,7 +54,7 @@ def queue_place(tier: TierView, facts: Facts, has_tier_below: bool, now: float) 
     """A place in the tier's queue, if from there the first token is still in time; else when a slot would be had."""
     rank, slo_s = RANK[facts.priority], tier.slo_s(RANK[facts.priority])
     expected_s = tier.prefill.expected_s(facts.fresh_size_bytes, now) if tier.prefill is not None else None
-    in_time_s = _in_time_s(tier, facts, slo_s, expected_s, now)
+    in_time_s = _in_time_s(tier, slo_s, expected_s)
     if has_tier_below:
         start_s, latest_s = START_SHARE_ABOVE[rank] * slo_s, LATEST_SHARE_ABOVE * slo_s
         # What most prompts take is allowed for in these shares; of long ones, more.
@@ -83,11 +83,11 @@ def is_hopeless(tier: TierView, facts: Facts, now: float) -> bool:
     return expected_s is not None and now + expected_s > facts.deadline
 
 
-def _in_time_s(tier: TierView, facts: Facts, slo_s: float, expected_s: float | None, now: float) -> float:
+def _in_time_s(tier: TierView, slo_s: float, expected_s: float | None) -> float:
     """How late such a prompt may get its slot, so that its first token is in time."""
     if expected_s is None or tier.prefill is None:
         return slo_s - PREFILL_ALLOWED * tier.ttft_s
-    likely_s = tier.prefill.likely_s(facts.fresh_size_bytes, now) or expected_s
+    likely_s = expected_s + tier.prefill.allowance_s
     # For one that takes longer than the SLO no place is early enough: the SLO is not about it.
     room_s = slo_s if expected_s >= slo_s else slo_s - expected_s
     return max(slo_s - PREFILL_ALLOWED * likely_s, min(LONG_PROMPT_SHARE * slo_s, room_s))

@@ -6,6 +6,7 @@ are one code path under one deadline and one budget.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import cast
 
 from gateway.policy.admission import is_hopeless, may_take, queue_place
@@ -160,7 +161,7 @@ def _consider(
     if not attempts and route.needs_free_slot and tier.routable.is_full():
         # The same as below, in a fraction of the time: what overload asks of a gateway all the time.
         place = queue_place(tier, facts, _has_replicas(below), now)
-        return _beside_its_state(place, tier, facts, snapshot, now)
+        return _beside_its_state(place, tier, facts, snapshot, now) if facts.session else place
     if attempts and (declined := _declined(tier.name, attempts)):
         return Skip(declined)
     tries = sum(bool(a.replica) for a in attempts)
@@ -184,7 +185,7 @@ def _beside_its_state(
     place: Wait | Skip, tier: TierView, facts: Facts, snapshot: Snapshot, now: float
 ) -> Wait | Skip:
     """A place in the queue, for a while at the session's own replica. Who has no place waits for nothing."""
-    bound = snapshot.bindings.get(tier.name, "") if facts.session else ""
+    bound = snapshot.bindings.get(tier.name, "")
     until = facts.arrived_at + AFFINITY_WAIT_SHARE * tier.ttft_slo_s
     if isinstance(place, Skip) or tier.routable.named(bound) is None or now >= until:
         return place
@@ -197,7 +198,10 @@ def _declined(tier: str, attempts: Sequence[Attempt]) -> str:
 
 
 def _has_replicas(tiers: Sequence[TierView]) -> bool:
-    return any(tier.has_replicas for tier in tiers)
+    for tier in tiers:  # noqa: SIM110 - a generator costs more than all that it looks at
+        if tier.has_replicas:
+            return True
+    return False
 
 
 def _last_failure(tier: TierView, attempts: Sequence[Attempt]) -> str:
@@ -227,13 +231,16 @@ def _because(verdict: Serve | Wait, reason: str) -> Serve | Wait:
 
 def _shed(skips: Sequence[Skip]) -> Shed:
     """429 when some accepted tier is only contended (replicas that push back are full, not ill), 503 when none can serve."""
-    contended = [s for s in skips if s.reason in CONTENDED or s.reason == "backpressure"]
-    if contended:
-        after = min([s.retry_after_s or 1.0 for s in contended])
-        first = contended[0].reason
-        is_one = first in ("deadline", "priority") and all(s.reason == first for s in contended)
-        reason = cast(ShedReason, first) if is_one else "queue_full"
-        return Shed(reason, after, "every tier that the caller accepts is full")
-    if any(s.reason != "no_tier" for s in skips):
+    reason, after_s, is_out = "", inf, False
+    for skip in skips:
+        if skip.reason in CONTENDED or skip.reason == "backpressure":
+            after_s = min(after_s, skip.retry_after_s or 1.0)
+            reason = skip.reason if reason in ("", skip.reason) else "queue_full"
+        elif skip.reason != "no_tier":
+            is_out = True
+    if reason:
+        told = cast(ShedReason, reason) if reason in ("deadline", "priority") else "queue_full"
+        return Shed(told, after_s, "every tier that the caller accepts is full")
+    if is_out:
         return Shed("no_replica", 1.0, "no replica of a tier that the caller accepts can serve")
     return Shed("no_tier", None, "no tier that the caller accepts can answer this request")

@@ -44,10 +44,10 @@ class PrefillSpeed:
             return None
         return self._line(size_bytes)
 
-    def likely_s(self, size_bytes: int, now: float) -> float | None:
-        """How long most such prompts take at most."""
-        expected_s = self.expected_s(size_bytes, now)
-        return None if expected_s is None else expected_s + LIKELY * self._deviation_s
+    @property
+    def allowance_s(self) -> float:
+        """How much longer than on average most prompts take at most."""
+        return LIKELY * self._deviation_s
 
     def more_s(self, size_bytes: int) -> float:
         """How much longer it takes than prompts usually do, for its length alone."""

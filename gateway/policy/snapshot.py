@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, overload
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -40,9 +41,9 @@ class Prefill(Protocol):
         """On average."""
         ...
 
-    def likely_s(self, size_bytes: int, now: float, /) -> float | None:
-        """For most of them."""
-        ...
+    @property
+    def allowance_s(self) -> float:
+        """How much longer most of them take at most."""
 
 
 class Line(Protocol):
@@ -156,14 +157,13 @@ class Prefixes(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """A model's ladder, best tier first."""
 
     tiers: Sequence[TierView]
     may_retry: bool = True
     """Whether the retry budget allows an attempt beyond the first."""
-    bindings: Mapping[str, str] = field(default_factory=dict)
+    bindings: Mapping[str, str] = MappingProxyType({})
     """The session's pinned replica by tier name."""
     zone: str = ""
     prefixes: Prefixes | None = None

@@ -47,6 +47,7 @@ async def test_what_cannot_be_in_time_is_refused_at_once(engines: Engines, tmp_p
             assert_refused(answer, 429, "queue_full")
             assert int(answer.headers["retry-after"]) >= 1
         assert await gateway.metric("graceway_shed_total", priority="standard", reason="queue_full") == 6
+        assert await gateway.metric("graceway_overhead_seconds_count", stage="refuse") == 6
         await all_idle(gateway, engines.a)
 
 

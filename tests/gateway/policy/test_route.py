@@ -1,7 +1,6 @@
 """Routing inside a tier: filters, scorers, pickers, candidates, and names in the configuration."""
 
 from collections import Counter
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -214,7 +213,7 @@ class TestContextOf:
         view, index = tier("t", A, B, C), PrefixIndex()
         for replica in reversed(holders):
             index.add(replica, (1, 2))
-        known = replace(ladder(view, bindings=bindings), prefixes=index)
+        known = ladder(view, bindings=bindings)._replace(prefixes=index)
         found = context_of(facts(session="x", prefix=(1, 2, 3)), view, known, ())
         hashed = [r.replica for r in ranked(digest("x"), view.routable, 2)]
         others = [name for name in hashed if name != first]
