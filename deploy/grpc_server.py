@@ -1,15 +1,16 @@
 """One gRPC server around one gateway: its services, its port, and the drain at the end."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from gateway.app import Gateway
-from gateway.grpc_api import SERVICE, Decoding, InferenceService
+from gateway.grpc_api import SERVICE, Context, Decoding, InferenceService, let_look
 from gateway.grpc_health import HEALTH, HealthService
 from gateway.inference_pb import inference_pb2_grpc
 from gateway.inference_pb.pool import POOL
@@ -32,7 +33,7 @@ class GrpcServer:
         )
         inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self._inference, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(HealthService(gateway), self._server)
-        _add_reflection(self._server)
+        _add_reflection(self._server, gateway)
         self._draining: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
@@ -85,7 +86,20 @@ def _options(max_body_bytes: int) -> list[tuple[str, Any]]:
     ]
 
 
-def _add_reflection(server: grpc.aio.Server) -> None:
+class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
+    """gRPC's own, for whoever may see what the gateway shows of itself."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__((SERVICE, HEALTH, reflection.SERVICE_NAME), POOL)
+        self._gateway = gateway
+
+    async def ServerReflectionInfo(self, requests: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+        await let_look(self._gateway, context)
+        async for answer in super().ServerReflectionInfo(requests, context):
+            yield answer
+
+
+def _add_reflection(server: grpc.aio.Server, gateway: Gateway) -> None:
     for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
         POOL.AddSerializedFile(file.serialized_pb)
-    reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server, POOL)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(gateway), server)

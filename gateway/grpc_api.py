@@ -83,6 +83,7 @@ class InferenceService:
         return pb.ServerReadyResponse(ready=self._gateway.is_ready)
 
     async def ModelReady(self, asked: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
+        await let_look(self._gateway, context)
         lowest = metadata_of(context).get("x-degradation", "allow")
         is_ready = asked.version in ("", VERSION) and is_model_ready(self._gateway, asked.name, lowest)
         return pb.ModelReadyResponse(ready=is_ready)
@@ -97,7 +98,7 @@ class InferenceService:
     async def ModelMetadata(
         self, asked: pb.ModelMetadataRequest, context: Context
     ) -> pb.ModelMetadataResponse:
-        await self._let_look(context)
+        await let_look(self._gateway, context)
         names = [card["id"] for card in self._gateway.models()["data"]]
         if asked.name not in names or asked.version not in ("", VERSION):
             await _abort(context, Failed(grpc_error_of(ModelNotFound(asked.name)), "", ""))
@@ -108,7 +109,7 @@ class InferenceService:
     async def RepositoryIndex(
         self, asked: pb.RepositoryIndexRequest, context: Context
     ) -> pb.RepositoryIndexResponse:
-        await self._let_look(context)
+        await let_look(self._gateway, context)
         status = self._gateway.status()["models"]
         index = pb.RepositoryIndexResponse()
         for name in status:
@@ -117,12 +118,6 @@ class InferenceService:
                 state = "READY" if is_ready else "UNAVAILABLE"
                 index.models.add(name=name, version=VERSION, state=state)
         return index
-
-    async def _let_look(self, context: Context) -> None:
-        """Ends the call of somebody who may not see what the gateway shows of itself."""
-        gateway, authorization = self._gateway, metadata_of(context).get("authorization")
-        if not may_look(authorization, peer_host(context), gateway.admin_key, gateway.callers):
-            await _abort(context, Failed(grpc_error_of(Unauthorized()), "", ""))
 
     async def ModelInfer(self, message: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
         sink = Whole()
@@ -210,6 +205,13 @@ class InferenceService:
         except Exception:
             log.exception("a request failed in a way that nobody foresaw")
             sink.put(Failed(grpc_internal(), request_id, message.id))
+
+
+async def let_look(gateway: Serves, context: Context) -> None:
+    """Ends the call of somebody who may not see what the gateway shows of itself."""
+    authorization = metadata_of(context).get("authorization")
+    if not may_look(authorization, peer_host(context), gateway.admin_key, gateway.callers):
+        await _abort(context, Failed(grpc_error_of(Unauthorized()), "", ""))
 
 
 class Decoding(grpc.aio.ServerInterceptor):

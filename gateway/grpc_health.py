@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import grpc
 from grpc_health.v1 import health_pb2 as pb
 
-from gateway.grpc_api import SERVICE, Context, Serves, is_model_ready
+from gateway.grpc_api import SERVICE, Context, Serves, is_model_ready, let_look
 
 HEALTH = "grpc.health.v1.Health"
 _LOOK_S = 0.5
@@ -28,7 +28,13 @@ class HealthService:
             return int(pb.HealthCheckResponse.SERVICE_UNKNOWN)
         return int(pb.HealthCheckResponse.SERVING if is_ready else pb.HealthCheckResponse.NOT_SERVING)
 
+    async def _let_ask(self, service: str, context: Context) -> None:
+        """Whether it is ready is told to anybody, as HTTP does; about its models to whoever may know them."""
+        if service not in ("", SERVICE):
+            await let_look(self._gateway, context)
+
     async def Check(self, asked: pb.HealthCheckRequest, context: Context) -> pb.HealthCheckResponse:
+        await self._let_ask(asked.service, context)
         status = self._status(asked.service)
         if status == pb.HealthCheckResponse.SERVICE_UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service '{asked.service}'")
@@ -37,6 +43,7 @@ class HealthService:
     async def Watch(
         self, asked: pb.HealthCheckRequest, context: Context
     ) -> AsyncIterator[pb.HealthCheckResponse]:
+        await self._let_ask(asked.service, context)
         told: int | None = None
         while True:
             status = self._status(asked.service)
@@ -48,6 +55,7 @@ class HealthService:
             await asyncio.sleep(_LOOK_S)
 
     async def List(self, _: pb.HealthListRequest, context: Context) -> pb.HealthListResponse:
+        await let_look(self._gateway, context)
         names = ["", SERVICE, *(card["id"] for card in self._gateway.models()["data"])]
         statuses = {name: pb.HealthCheckResponse(status=self._status(name)) for name in names}
         return pb.HealthListResponse(statuses=statuses)
