@@ -10,11 +10,11 @@ import pytest
 import pytest_asyncio
 import trustme
 
+from loadtests.cut_proxy import proxy_to
 from tests.integration.client import Question, ask, assert_broken, assert_refused, assert_whole
 from tests.integration.conftest import Engines
 from tests.integration.rig import all_idle, attempts, canned, serving, tier
 from tests.rig import EngineProcess, eventually, free_port
-from tests.state_store.tls_proxy import proxy_to
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

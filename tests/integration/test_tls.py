@@ -19,6 +19,7 @@ from deploy.grpc_server import GrpcServer
 from gateway.inference_pb import inference_pb2 as pb
 from gateway.inference_pb.inference_pb2_grpc import GRPCInferenceServiceStub
 from gateway.specs import ServerTlsSpec
+from loadtests.cut_proxy import proxy_to
 from tests.certificates import Authority, Pair
 from tests.integration.client import Answer, Question, _read, assert_whole
 from tests.integration.client import ask as ask_plainly
@@ -26,7 +27,6 @@ from tests.integration.conftest import Engines
 from tests.integration.raw import RawClient, chat, post
 from tests.integration.rig import Json, canned, serving, tier, write_config
 from tests.rig import EngineProcess, ServerProcess, eventually
-from tests.state_store.tls_proxy import proxy_to
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

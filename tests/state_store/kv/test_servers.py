@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import trustme
 
+from loadtests.cut_proxy import proxy_to
 from loadtests.processes import RedisProcess
 from loadtests.redis_groups import Cluster, running_sentinels
 from state_store.kv.block_format import HEAD_BYTES, BlockId, pack, unpack
 from state_store.kv.block_store import BlockStore, BlocksUnavailable, Outgoing
 from state_store.kv.budget import Budget, Use
-from tests.state_store.tls_proxy import proxy_to
 
 SIZE = 3_000_000
 PATIENT_S = 2.0
