@@ -285,7 +285,7 @@ class HealthWatch:
             raws = await self._store.scan(REPLICAS)
         except StateStoreUnavailable:
             return
-        records = [r for r in map(ReplicaRecord.from_bytes, raws.values()) if r is not None]
+        records = [r for r in map(ReplicaRecord.from_bytes, raws.values()) if r is not None and r.is_sound]
         mine = [r for r in records if r.model == self.fleet.model]
         for tier in managed.values():
             self._take(tier, {r.replica: r for r in mine if r.tier == tier.name})

@@ -1,7 +1,9 @@
 """The frozen records that processes leave for each other in the store, and their form as bytes."""
 
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -52,3 +54,36 @@ class ReplicaRecord(Record):
     """Blocks of prompts and answers in its engine's prefix cache: of replicas that may go, the one with fewest goes."""
     is_leaving: bool = False
     """Whether it goes as soon as another can take over. Until then it serves as ever."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it is what a supervisor writes, rather than something that would have requests sent elsewhere."""
+        texts = (self.replica, self.model, self.tier, self.served_model, self.state, self.zone)
+        return (
+            all(isinstance(text, str) for text in texts)
+            and isinstance(self.slots, int)
+            and isinstance(self.url, str)
+            and (not self.url or _is_server(self.url))
+        )
+
+
+def _is_server(url: str) -> bool:
+    """Whether it is the address of one server and nothing else: no login, no path, and no address that is none's own."""
+    try:
+        parts = urlsplit(url)
+        is_plain = parts.scheme == "http" and bool(parts.hostname) and bool(parts.port)
+        is_bare = not (
+            parts.username or parts.password or parts.query or parts.fragment or parts.path.strip("/")
+        )
+    except ValueError:
+        return False
+    return is_plain and is_bare and url.isprintable() and not _is_nobodys(parts.hostname or "")
+
+
+def _is_nobodys(host: str) -> bool:
+    """Link-local addresses are where clouds keep their machines' credentials; no engine listens there."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return address.is_link_local or address.is_multicast or address.is_unspecified
