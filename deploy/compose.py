@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from deploy.config import DEFAULT_SLOTS, Config, Tier, to_gateway_spec
+from deploy.config import DEFAULT_SLOTS, LOOPBACK, Config, Tier, to_gateway_spec
 from gateway.app import Gateway
 from gateway.line_writer import LineWriter
 from gateway.specs import GatewaySpec
@@ -52,12 +53,32 @@ def supervisors_store(store_url: str) -> StateStore:
     return open_state_store(store_url, timeout_s=_SUPERVISORS_PATIENCE_S)
 
 
-def build_supervisor(model: str, tier: Tier, replica: str, store_url: str) -> Supervisor:
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Where a replica runs."""
+
+    host: str = LOOPBACK
+    """Where its engine listens and gateways reach it."""
+    zone: str = ""
+
+
+HERE = Node()
+
+
+def build_supervisor(model: str, tier: Tier, replica: str, store_url: str, node: Node = HERE) -> Supervisor:
     """The supervisor of one replica of a managed tier, which registers in the store at `store_url`."""
     engine = engine_spec(tier, store_url)
     probe = tier.probe
     known = KnownPrompt(probe.prompt, probe.expect, probe.max_tokens) if probe else KnownPrompt()
-    spec = ReplicaSpec(replica=replica, model=model, tier=tier.name, engine=engine, known=known)
+    spec = ReplicaSpec(
+        replica=replica,
+        model=model,
+        tier=tier.name,
+        engine=engine,
+        known=known,
+        host=node.host,
+        zone=node.zone,
+    )
     return Supervisor(spec, supervisors_store(store_url))
 
 

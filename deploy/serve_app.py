@@ -18,7 +18,7 @@ from ray import serve
 from ray.serve import Application
 
 from deploy import handover, ingress, serve_network
-from deploy.compose import build_gateway, build_supervisor, supervisors_store
+from deploy.compose import Node, build_gateway, build_supervisor, supervisors_store
 from deploy.config import DEFAULT_SLOTS, Config, Tier, is_local, load_config, to_gateway_spec
 from deploy.grpc_server import GrpcServer
 from deploy.http_server import DRAIN_S
@@ -96,7 +96,9 @@ class TierReplica:
             slice_ = await self._hold.take()
             tier = tier.model_copy(update={"environment": tier.environment | slice_.environment})
             self._losing = asyncio.create_task(self._hold.keep(), name=f"slice of {name}")
-        self._supervisor: Supervisor = build_supervisor(self._model, tier, name, self._store_url)
+        self._supervisor: Supervisor = build_supervisor(
+            self._model, tier, name, self._store_url, Node(serve_network.engine_host(), serve_network.zone())
+        )
         self._running = asyncio.create_task(self._supervisor.run(), name=f"supervisor of {name}")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
@@ -131,6 +133,19 @@ def read_config_of_system() -> Config:
     config = load_config(path)
     os.kill(int(pid), signal.SIGHUP)
     return config
+
+
+def build(args: dict[str, str]) -> Application:
+    """For a Serve config file: `import_path: deploy.serve_app:build`, `args: {config: FILE}`.
+
+    Raises:
+        ConfigError, OSError: the file can't be used.
+        ValueError: its state store is one process's own.
+    """
+    config = load_config(args["config"])
+    if config.state_store.url in ("embedded", "memory"):
+        raise ValueError("a cluster needs a state store that all reach: set state_store.url to redis://…")
+    return application(config, config.state_store.url)
 
 
 def application(config: Config, store_url: str) -> Application:
