@@ -1,6 +1,7 @@
 """Embeddings of the simulated engine: the same for the same text, near for texts that share words and letters."""
 
 import math
+from functools import lru_cache
 from random import Random
 from zlib import crc32
 
@@ -21,6 +22,7 @@ def embedding(text: str) -> list[float]:
     return [x / length for x in total]
 
 
-def _direction(part: str) -> list[float]:
+@lru_cache(maxsize=8192)
+def _direction(part: str) -> tuple[float, ...]:
     rng = Random(crc32(part.encode("utf-8", "surrogatepass")))
-    return [rng.gauss(0.0, 1.0) for _ in range(DIMENSIONS)]
+    return tuple(rng.gauss(0.0, 1.0) for _ in range(DIMENSIONS))

@@ -166,7 +166,7 @@ async def test_conversations_without_end_are_kept_within_bounds() -> None:
     """As many circles as there are conversations, and no more groups than shelves."""
     rig = Rig()
     cache = rig.cache(kept=2)
-    for number in range(300):
+    for number in range(200):
         await remember(cache, asked(QUESTION, system=f"You are number {number}."))
     groups = [g for g in rig.store._groups if g.startswith("questions:")]
     assert len(groups) <= 64
