@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.status_view import TIMEOUT_S, StatusUnavailable, fetch_status
+from gateway.events import in_words
 
 EVERY_S = 1.0
 SAME_GATEWAY_S = 5.0
@@ -146,7 +147,7 @@ def _replicas(model: Report) -> Table | None:
     for head in ("Replica", "Tier", "Zone", "State", "Breaker", "In flight", "TTFT p50/p99", "Gap p50/p99"):
         table.add_column(head, overflow="fold")
     for tier, replica in rows:
-        state = replica["state"] + (f" ({replica['reason']})" if replica.get("reason") else "")
+        state = replica["state"] + (f" ({in_words(replica['reason'])})" if replica.get("reason") else "")
         slots = f" of {replica['slots']}" if replica.get("slots") else ""
         table.add_row(
             Text(replica["replica"]),

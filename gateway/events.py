@@ -87,8 +87,16 @@ def breaker_text(model: str, tier: str, replica: str, state: str) -> str:
     return f"the breaker of {replica} ({model}, {tier}) {BREAKER.get(state, state)}"
 
 
+_FAILURES = {"refused": "connection refused", "reset": "connection reset", "cut": "connection cut"}
+
+
+def in_words(reason: str) -> str:
+    """A failure's short word as people say it: `refused` alone could be a request."""
+    return _FAILURES.get(reason, reason)
+
+
 def _because(reason: str) -> str:
-    return f" ({reason})" if reason else ""
+    return f" ({in_words(reason)})" if reason else ""
 
 
 def lasting(seconds: float) -> str:

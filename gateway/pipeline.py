@@ -70,7 +70,9 @@ class Pipeline:
         time = asyncio.get_running_loop().time
         arrived_at = time()
         if self.features is not None:
+            began_at = perf_counter()
             enriched = await self.features.into(request)
+            trail.passed("context features", began_at)
             if isinstance(enriched, Shed):
                 return await self._turn_away(request, enriched, trail, reply)
             request = enriched

@@ -7,6 +7,7 @@ from time import time
 from typing import Any
 
 from gateway.chronicle import Look
+from gateway.events import in_words
 from gateway.exercised import Exercised
 from gateway.fleet import Fleet
 from gateway.policy.outlier import lagging
@@ -204,7 +205,7 @@ def _why_not(tier: Tier, now: float) -> str:
 
 
 def _state(replica: Replica) -> str:
-    reason = f" ({replica.health.reason})" if replica.health.reason else ""
+    reason = f" ({in_words(replica.health.reason)})" if replica.health.reason else ""
     return f"{replica.health.state}{reason}"
 
 
@@ -218,7 +219,8 @@ def _replicas(tier: Tier, now: float) -> list[Json]:
 
 
 def _lagging(tier: Tier, span: str) -> frozenset[str]:
-    found = {r.replica: SPANS[span].of(r) for r in tier.replicas.values()}
+    # One that is out has no speed to compare.
+    found = {r.replica: SPANS[span].of(r) for r in tier.replicas.values() if r.health.is_ready}
     medians = {
         name: samples.quantile(0.5) or 0.0 for name, samples in found.items() if samples.total >= LAG_SAMPLES
     }

@@ -42,12 +42,12 @@ def test_the_same_again_is_counted() -> None:
         (
             Health("suspect", "hung"),
             Health("down", "refused"),
-            "a:1 (org/chat, primary) is down (refused); it was suspect (hung)",
+            "a:1 (org/chat, primary) is down (connection refused); it was suspect (hung)",
         ),
         (
             Health("down", "refused"),
             Health("ready", ""),
-            "a:1 (org/chat, primary) is ready; it was down (refused)",
+            "a:1 (org/chat, primary) is ready; it was down (connection refused)",
         ),
     ],
 )

@@ -133,18 +133,20 @@ async def test_killed_replicas_are_seen_within_five_seconds(
         await browser.shows("#now", "OK chat is served by primary.")
         await browser.shows("#models dl", "Refused, last min none")
         await engines.a.kill()
-        await browser.shows("#now", "chat is served by primary; of its 2 replicas 1 is down (refused).")
+        await browser.shows(
+            "#now", "chat is served by primary; of its 2 replicas 1 is down (connection refused)."
+        )
         at = time.monotonic()
         await engines.b.kill()
         await browser.shows(
-            "#now", "chat is served by small because both primary replicas are down (refused)"
+            "#now", "chat is served by small because both primary replicas are down (connection refused)"
         )
         await browser.shows("#now", "Mean quality 0.")
         assert time.monotonic() - at < WITHIN_S
         await browser.screenshot(tmp_path / "degraded.png")
         assert "since" in await browser.text("#now .text")
         await browser.shows("#models tbody:nth-of-type(1)", "primary can't serve")
-        await browser.shows("#models tbody:nth-of-type(1)", "down (refused)")
+        await browser.shows("#models tbody:nth-of-type(1)", "down (connection refused)")
         await browser.shows("#models tbody:nth-of-type(2)", "ready")
         await browser.shows("#events", "chat is served by small because both primary replicas are down")
         await browser.shows("#say", "Degraded: chat is served by small because")
@@ -179,7 +181,9 @@ async def test_refusals_are_seen(engines: Engines, config: Path, browser: Browse
     await engines.b.kill()
     async with serving(config, tier("primary", *engines.primary), health=OFTEN) as gateway:
         await browser.open(gateway.url)
-        await browser.shows("#now", "Down chat can't be served: both primary replicas are down (refused)")
+        await browser.shows(
+            "#now", "Down chat can't be served: both primary replicas are down (connection refused)"
+        )
         await ask(gateway.url, Question(tokens=5))
         await browser.shows("#now", "1 request refused in the last 10 s (no_replica 1)")
         await browser.shows("#models", "Refused, last min no_replica 1")
@@ -291,7 +295,7 @@ async def test_it_fits(engines: Engines, config: Path, browser: Browser, width: 
     tiers[0]["replicas"][1]["zone"] = "z" * 80
     async with serving(config, *tiers, health=OFTEN) as gateway:
         await browser.open(gateway.url, width)
-        await browser.shows("#events", "is down (refused)")
+        await browser.shows("#events", "is down (connection refused)")
         overflowing = await browser.js(OVERFLOWING)
         assert overflowing == []
         assert await browser.js("return document.documentElement.scrollWidth") <= width

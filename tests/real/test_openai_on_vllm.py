@@ -144,19 +144,28 @@ async def test_a_stream_without_usage(running: Running) -> None:
     assert not [c async for c in stream if c.usage]
 
 
+def calls_of(message: Any) -> list[tuple[str, str]]:
+    return [(c.function.name, c.function.arguments) for c in message.tool_calls or []]
+
+
+async def streamed_calls(client: openai.AsyncOpenAI, **asked: Any) -> tuple[list[str], str]:
+    """The names and the arguments of the tools that a stream calls."""
+    stream = await client.chat.completions.create(**asked, stream=True)
+    deltas = [chunk.choices[0].delta async for chunk in stream if chunk.choices]
+    told = [part.function for delta in deltas for part in delta.tool_calls or []]
+    return [f.name for f in told if f.name], "".join(f.arguments or "" for f in told)
+
+
 async def test_a_tool_that_must_be_called(running: Running) -> None:
     choice = {"type": "function", "function": {"name": "weather"}}
-    through, own = await same(running, tools=[WEATHER], tool_choice=choice, max_tokens=100)
-    (call,) = through.choices[0].message.tool_calls
-    assert call.function == own.choices[0].message.tool_calls[0].function
-    assert orjson.loads(call.function.arguments)["city"] in CITIES
-    asked = asking(tools=[WEATHER], tool_choice=choice, max_tokens=100, stream=True)
-    deltas = [
-        c.choices[0].delta async for c in await running.client.chat.completions.create(**asked) if c.choices
-    ]
-    told = [part.function for d in deltas for part in d.tool_calls or []]
-    assert [f.name for f in told if f.name] == ["weather"]
-    assert orjson.loads("".join(f.arguments or "" for f in told))["city"] in CITIES
+    through, own = await same(running, tools=[WEATHER], tool_choice=choice, max_tokens=60)
+    assert calls_of(through.choices[0].message) == calls_of(own.choices[0].message)
+    assert through.choices[0].message.content == own.choices[0].message.content
+    assert through.choices[0].finish_reason == own.choices[0].finish_reason
+    asked = asking(tools=[WEATHER], tool_choice=choice, max_tokens=60)
+    names, arguments = await streamed_calls(running.client, **asked)
+    assert (names, arguments) == await streamed_calls(running.direct, **asked | {"model": "smollm2"})
+    assert names == ["weather"]
 
 
 async def test_json_by_schema(running: Running) -> None:
