@@ -81,7 +81,7 @@ async def test_stragglers_show_side_by_side(engines: Engines, config: Path) -> N
         quick, slow = (replicas[e.url] for e in engines.primary)
         assert quick["lags"] == []
         assert "gap" in slow["lags"]
-        assert slow["spans"]["gap"]["p50_s"] > 3 * quick["spans"]["gap"]["p50_s"]
+        assert slow["spans"]["gap"]["p50_s"] > 1.5 * quick["spans"]["gap"]["p50_s"]
         for replica in (quick, slow):
             for span in replica["spans"].values():
                 assert 0 < span["p50_s"] <= span["p99_s"]
