@@ -94,7 +94,8 @@ class Ladder:
 
     def _step_rung(self, tier: Tier, reason: str, now: float) -> None:
         """Without a replica the tier gets nothing anyway, and should have it all as soon as one is back."""
-        rung, has_replicas = self._rungs.get(tier.name, Rung()), len(tier.routable(now)) > 0
+        rung = self._rungs.get(tier.name, Rung())
+        has_replicas = any(not replica.is_out(now) for replica in tier.replicas.values())
         sees = has_traffic(tier.signals)
         voice = voice_of(rung, tier.pressure, reason, now, has_replicas=has_replicas, sees=sees)
         if has_replicas:

@@ -105,6 +105,16 @@ class TestUnderPressure:
             shares.append(best.share)
         assert shares == [1.0] * 12
 
+    async def test_replicas_that_pause_as_they_are_full_are_no_loss(self, store: MemoryStateStore) -> None:
+        fleet = two_tiers()
+        ladder, best = Ladder(fleet, store), fleet.tiers["best"]
+        for replica in best.replicas.values():
+            replica.back_off(NOW + 60)
+        for step in range(8):
+            load(best, NOW + step / 2, ttft_s=3.0)
+            ladder.step(NOW + step / 2, WALL)
+        assert best.share < 0.5
+
     async def test_the_failures_of_one_replica_are_not_the_tiers(self, store: MemoryStateStore) -> None:
         fleet = two_tiers()
         ladder, best = Ladder(fleet, store), fleet.tiers["best"]
