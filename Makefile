@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help setup run test test-all check fuzz load soak report bench-overhead bench-faults bench-overload bench-kv protos lock clean
+.PHONY: help setup run test test-all check fuzz audit load soak report bench-overhead bench-faults bench-overload bench-kv protos lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -31,6 +31,9 @@ check: setup ## what must hold before a change lands
 
 fuzz: setup ## the parsers under Atheris for FUZZ_SECONDS (600) in all; finds and keeps what breaks them
 	$(PY) -m fuzz
+
+audit: setup ## asks OSV about every locked package; says so when it can't be reached
+	$(PY) scripts/audit.py
 
 load: setup ## a minute of Locust against `graceway serve` on simulated replicas
 	$(PY) -m loadtests.load

@@ -52,9 +52,9 @@ async def test_no_input_is_answered_with_a_5xx(gateway: RunningGateway, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 async def test_no_input_of_many_is_answered_with_a_5xx(gateway: RunningGateway, tmp_path: Path) -> None:
-    status, said = await explored(gateway, 200, tmp_path, "examples,coverage,fuzzing")
+    status, said = await explored(gateway, 40, tmp_path, "examples,coverage,fuzzing")
     assert status == 0, said[-6000:]
     print(said[-600:])
 
