@@ -5,7 +5,6 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from random import Random
@@ -62,7 +61,7 @@ from gateway.tier import Tier
 from gateway.trace_exporter import TraceExporter
 from gateway.trail import Trail
 from state_store.guarded import GuardedStateStore
-from state_store.protocol import StateStore, StateStoreUnavailable
+from state_store.protocol import StateStore
 
 log = logging.getLogger("graceway.events")
 
@@ -139,10 +138,8 @@ class _Served:
     async def stop_sharing(self) -> None:
         """Tells what has not been told yet, and no more."""
         if self._sharing is not None:
-            self._sharing.cancel()
-            await asyncio.gather(self._sharing, return_exceptions=True)
-            with suppress(StateStoreUnavailable):
-                await self.prefixes.exchange()
+            self.prefixes.stop()
+            await self._sharing
 
     def take(self, model: ModelSpec, spec: GatewaySpec) -> None:
         """Puts a ladder in force; what is in flight goes on."""

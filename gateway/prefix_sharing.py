@@ -7,6 +7,7 @@ index beside it, so that one which starts knows what all knew, even if none of t
 import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from uuid import uuid4
 
@@ -53,6 +54,7 @@ class PrefixSharing:
         self._told: set[tuple[str, int]] = set()
         self._place = ""
         self._changed = False
+        self._is_stopping = asyncio.Event()
 
     def routed(self, replica: str, chain: tuple[int, ...], prompt_ids: list[int], size_bytes: int) -> None:
         """A replica has computed a prompt. Others hear of it with the next exchange."""
@@ -63,10 +65,15 @@ class PrefixSharing:
             self._told.add((replica, chain[-1]))
             self._seen.append((replica, chain, prompt_ids, size_bytes))
 
+    def stop(self) -> None:
+        """Has `run` end once it has told what it has."""
+        self._is_stopping.set()
+
     async def run(self) -> None:
-        """For ever."""
-        is_restored = False
-        while True:
+        """Until it is stopped."""
+        is_restored = is_last = False
+        while not is_last:
+            is_last = self._is_stopping.is_set()
             self._gather()
             try:
                 is_restored = is_restored or await self._restore()
@@ -77,7 +84,8 @@ class PrefixSharing:
             except Exception:
                 # What others tell must not end what this gateway tells.
                 log.exception("prefixes are not exchanged")
-            await asyncio.sleep(EXCHANGE_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_stopping.wait(), EXCHANGE_S)
 
     def _gather(self) -> None:
         """Makes news of what was seen. Of what the store does not take, the newest is kept."""

@@ -5,10 +5,11 @@ and where they are kept are pybreaker's; its `call` isn't used, because it would
 before it has run.
 """
 
+import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pybreaker import STATE_CLOSED, STATE_HALF_OPEN, STATE_OPEN, CircuitBreakerStorage, CircuitMemoryStorage
 
@@ -28,8 +29,8 @@ class StoreBreaker:
     def __init__(
         self,
         *,
-        backoff_s: float = 0.2,
-        max_backoff_s: float = 5.0,
+        backoff_s: float = 0.1,
+        max_backoff_s: float = 1.0,
         rng: random.Random | None = None,
         storage: CircuitBreakerStorage | None = None,
     ) -> None:
@@ -57,6 +58,11 @@ class StoreBreaker:
         self._move(STATE_HALF_OPEN)
         return self._generation
 
+    @property
+    def retry_at(self) -> float:
+        """When the next call may try, while it is not closed."""
+        return self._retry_at
+
     def succeed(self, ticket: int) -> None:
         if ticket == self._generation and self.state != STATE_CLOSED:
             self._backoff_s = self._first_backoff_s
@@ -83,15 +89,28 @@ def _ignore(_: float) -> None:
     """Of a store that nobody watches."""
 
 
+class RemoteStateStore(StateStore, Protocol):
+    """A store that can fail in parts."""
+
+    def place_of(self, group: str, key: str) -> str:
+        """Where an entry or a group's values are: what fails together has the same name."""
+        ...
+
+    async def probe(self, group: str, key: str) -> None:
+        """Writes something at this place. Raises StateStoreUnavailable when it does not take it."""
+        ...
+
+
 class GuardedStateStore:
     """A remote store behind breakers; while one is open, every verb for its place raises at once.
 
-    A place is what fails together: all of the store, or one node of a Cluster.
+    A place is what fails together: all of the store, or one node of a Cluster. Whether it is back is tried beside
+    the calls, so that none of them waits for a store that is still away.
     """
 
     def __init__(
         self,
-        store: StateStore,
+        store: RemoteStateStore,
         breaker: Callable[[], StoreBreaker] = StoreBreaker,
         *,
         now: Callable[[], float] = time.monotonic,
@@ -100,6 +119,7 @@ class GuardedStateStore:
         self._store = store
         self._new_breaker = breaker
         self._breakers: dict[str, StoreBreaker] = {}
+        self._probes: dict[StoreBreaker, asyncio.Task[None]] = {}
         self._now = now
         self._wall = wall
         self.is_available = True
@@ -145,18 +165,20 @@ class GuardedStateStore:
         return await self._call(topic, "", lambda: self._store.read(topic, after))
 
     async def close(self) -> None:
+        for probe in self._probes.values():
+            probe.cancel()
+        await asyncio.gather(*self._probes.values(), return_exceptions=True)
         await self._store.close()
 
     def _breaker(self, group: str, key: str) -> StoreBreaker:
-        place_of = getattr(self._store, "place_of", None)
-        place = "" if place_of is None else place_of(group, key)
+        place = self._store.place_of(group, key)
         if place not in self._breakers:
             self._breakers[place] = self._new_breaker()
         return self._breakers[place]
 
     async def _call(self, group: str, key: str, verb: Callable[[], Awaitable[T]]) -> T:
         breaker, begun = self._breaker(group, key), self._now()
-        ticket = breaker.admit(begun)
+        ticket = breaker.admit(begun) if breaker.state == STATE_CLOSED else None
         if ticket is None:
             self.refused += 1
             raise StateStoreUnavailable(f"not tried again yet: {self.last_error}")
@@ -165,9 +187,35 @@ class GuardedStateStore:
             result = await verb()
         except StateStoreUnavailable as error:
             self._note_failure(breaker, ticket, begun, str(error))
+            if breaker not in self._probes:
+                probe = asyncio.get_running_loop().create_task(self._probe(breaker, group, key), name="store")
+                self._probes[breaker] = probe
             raise
         self._note_success(breaker, ticket, begun)
         return result
+
+    async def _probe(self, breaker: StoreBreaker, group: str, key: str) -> None:
+        """Tries a place until it is back."""
+        try:
+            while breaker.state != STATE_CLOSED:
+                await asyncio.sleep(max(0.001, breaker.retry_at - self._now()))
+                begun = self._now()
+                ticket = breaker.admit(begun)
+                if ticket is not None:
+                    await self._probe_once(breaker, ticket, begun, group, key)
+        finally:
+            del self._probes[breaker]
+
+    async def _probe_once(
+        self, breaker: StoreBreaker, ticket: int, begun: float, group: str, key: str
+    ) -> None:
+        self.calls += 1
+        try:
+            await self._store.probe(group, key)
+        except StateStoreUnavailable as error:
+            self._note_failure(breaker, ticket, begun, str(error))
+        else:
+            self._note_success(breaker, ticket, begun)
 
     def _note_failure(self, breaker: StoreBreaker, ticket: int, begun: float, error: str) -> None:
         self.failures += 1

@@ -4,7 +4,7 @@ A value lives under `graceway:{group}:key` with Redis's own expiry, which alone 
 The sorted set `graceway:{group}` lists a group's keys for `scan`; the braces are Redis's hash tag and keep a
 group in one slot. Its scores only bound its size: they are the time after which an entry is garbage on any
 clock, however wrong. The entry of a script is a hash under `graceway:{group|key}`, a topic a stream under
-`graceway:{topic}:log`: each in a slot of its own, so that sessions spread over a Cluster.
+`graceway:{topic}|log`: each in a slot of its own, so that sessions spread over a Cluster.
 """
 
 import time
@@ -100,6 +100,12 @@ class RedisStateStore:
         """Where an entry or a group's values are: what fails together has the same name."""
         return self._servers.place_of(_entry_key(group, key) if key else _index_key(group))
 
+    async def probe(self, group: str, key: str) -> None:
+        """Writes something at this place. Raises StateStoreUnavailable when it does not take it."""
+        tag = f"{group}|{key}" if key else group
+        probe = f"graceway:{{{tag}}}|probe"
+        await self._call(probe, ("SET", probe, b"", "PX", 1000))
+
     async def close(self) -> None:
         await self._servers.close()
 
@@ -171,4 +177,4 @@ def _entry_key(group: str, key: str) -> str:
 
 
 def _topic_key(topic: str) -> str:
-    return f"graceway:{{{topic}}}:log"
+    return f"graceway:{{{topic}}}|log"

@@ -132,21 +132,25 @@ async def test_answers_tell_their_turn_and_where_it_is_kept(
     engines: Engines, config: Path, redis: EmbeddedRedis
 ) -> None:
     primary = tier("primary", *engines.primary)
-    question = Question(tokens=6).with_({"x-session-id": "told"})
+    # Longer than the store takes on a machine that is busy: what is not known when an answer begins is not told.
+    question = Question(tokens=60, stream=False).with_({"x-session-id": "told"})
     async with (
         serving(config, primary, store=patient(redis)) as one,
         serving(config, primary, store=patient(redis)) as two,
     ):
         told = []
         for number in range(6):
-            asked = replace(question, stream=number < 3)
-            answer = await ask((one, two)[number % 2].url, asked)
+            answer = await ask((one, two)[number % 2].url, question)
             told.append(answer.headers)
         assert [h["x-session-turn"] for h in told] == ["1", "2", "3", "4", "5", "6"]
         assert len({h["x-session-epoch"] for h in told}) == 1
         assert {h["x-session-durability"] for h in told} == {"stored"}
         assert await one.metric("graceway_session_turns_total", durability="stored") == 3
         assert await one.metric("graceway_session_epochs_total", cause="new") == 1
+        streamed = await ask(one.url, replace(question, stream=True))
+        assert (
+            int(streamed.headers["x-session-turn"]) > 6 or streamed.headers["x-session-durability"] == "local"
+        )
         assert "x-session-turn" not in (await ask(one.url, Question(tokens=6))).headers
 
 
