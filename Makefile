@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help setup run test test-all check fuzz audit load soak report bench-overhead bench-faults bench-overload bench-kv protos lock clean
+.PHONY: help setup run test test-all check fuzz audit load soak report bench-overhead bench-faults bench-overload bench-tracing bench-kv protos lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -59,6 +59,9 @@ load: setup ## the overload table on simulated replicas: 12 minutes
 bench-kv: setup ## KV blocks: how fast they move, and restoring against recomputing on two real vLLM servers: 15 minutes
 	.venv/bin/graceway bench kv-transport
 	.venv/bin/graceway bench kv-restore
+
+bench-tracing: setup ## what traces cost: none, none sampled, all sampled, interleaved
+	$(PY) -m loadtests.tracing_cost
 
 protos: ## generates the messages of the gRPC surface anew
 	$(PY) -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. gateway/inference_pb/inference.proto

@@ -1,5 +1,6 @@
 """What processes log as data: one line per finished request and per event, and nothing of what was said or of keys."""
 
+import asyncio
 import json
 import os
 import signal
@@ -12,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from deploy import handover
+from deploy.log import LogPipe
 from gateway.specs import LogSpec
 from tests.deploy.test_serve import Serving, engine, serving, until, write
+from tests.rig import eventually
 
 KEY = "my-own-key"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -155,3 +159,41 @@ def test_a_pipe_that_nobody_reads_costs_lines_and_no_request(tmp_path: Path) -> 
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
     os.close(reading)
+
+
+SPEAKS = """
+import logging, sys
+from deploy.log import begin_log_of_system
+from gateway.specs import LogSpec
+assert (begin_log_of_system(LogSpec(format="json")) is not None) is (sys.argv[1] == "heard")
+for number in range(500):
+    logging.getLogger("graceway.test").info("%s says %d", sys.argv[2], number)
+"""
+
+
+async def test_processes_of_a_system_speak_through_one(tmp_path: Path) -> None:
+    told: list[bytes] = []
+    pipe = LogPipe(tmp_path / "log")
+    await pipe.open(told.append)
+
+    async def speak(heard: str, name: str, **environment: str) -> int:
+        command = [sys.executable, "-c", SPEAKS, heard, name]
+        process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **environment})
+        return await process.wait()
+
+    there = {handover.LOG_PIPE: str(pipe.path)}
+    assert await asyncio.gather(*(speak("heard", name, **there) for name in "ab")) == [0, 0]
+
+    async def all_came() -> bool:
+        return b"".join(told).count(b"\n") >= 1000
+
+    await eventually(all_came)
+    lines = [json.loads(line) for line in b"".join(told).splitlines()]
+    for name in "ab":
+        own = [line["message"] for line in lines if line["message"].startswith(name)]
+        assert own == [f"{name} says {number}" for number in range(500)]
+    pipe.close()
+    assert not pipe.path.exists()
+    # Where nobody listens any more, or never did, a process goes on as it was.
+    assert await speak("alone", "c", **there) == 0
+    assert await speak("alone", "d") == 0
