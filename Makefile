@@ -50,10 +50,7 @@ bench-overhead: setup ## what the gateway costs, against no gateway and vllm-rou
 bench-faults: setup ## what clients notice when a replica fails under load
 	$(PY) -m loadtests.fault_table
 
-bench-overfuzz: setup ## the parsers under Atheris for FUZZ_SECONDS (600) in all; finds and keeps what breaks them
-	$(PY) -m fuzz
-
-load: setup ## the overload table on simulated replicas: 12 minutes
+bench-overload: setup ## the overload table on simulated replicas: 12 minutes
 	$(PY) -m loadtests.overload_table
 
 bench-kv: setup ## KV blocks: how fast they move, and restoring against recomputing on two real vLLM servers: 15 minutes
