@@ -21,6 +21,17 @@ _SIZED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 
 _CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
 
 
+_ASKED = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_OFFER = (
+    b"POST /v1/completions HTTP/1.1\r\nupgrade: h2c\r\nconnection: upgrade\r\ncontent-length: 2\r\n\r\n{}"
+)
+_GET = b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n"
+_PIECES = (
+    b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n"
+    % (len(_TEXT), _TEXT)
+)
+
+
 def _message() -> bytes:
     message = pb.ModelInferRequest(model_name="chat", id="1")
     tensor = message.inputs.add(name="text_input", datatype="BYTES", shape=[1])
@@ -45,6 +56,11 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
     "http_fields": (b"\3\0" + bytes(range(40)), b"\2\0" + bytes(range(250, 20, -7))),
     "grpc_request": (b"\0\0" + _message(), b"\2\0" + _raw_message()),
     "pin": (b'{"model":"chat","tier":"small","share":0.5,"for_s":60}',),
+    "connection": (
+        b"\0\0" + _ASKED % (len(_CHAT), _CHAT) + _GET,
+        b"\1\0" + _PIECES + _GET,
+        b"\1\0" + _OFFER + _GET,
+    ),
     "events": (b"\1\0data: {}\n\ndata: [DONE]\n\n", b"\2\0: hello\r\nevent: x\r\ndata: a\r\ndata: b\r\n\r\n"),
     "response": (b"\0\0" + _SIZED, b"\1\0" + _CHUNKED, b"\2\0HTTP/1.1 503 No\r\n\r\nbusy"),
     "stream": (b"\3\0" + _STREAM, b"\2\0" + _STREAM, b"\7\0" + _STREAM + b"\n" + _USAGE),

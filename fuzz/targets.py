@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fuzz import answers, requests
+from fuzz import answers, connection, requests
 
 Target = Callable[[bytes], None]
 
@@ -11,6 +11,7 @@ TARGETS: dict[str, Target] = {
     "http_fields": requests.http_fields,
     "grpc_request": requests.grpc_request,
     "pin": requests.pin,
+    "connection": connection.connection,
     "events": answers.events,
     "response": answers.response,
     "stream": answers.stream,
