@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deploy.config import Config, Model, Tier
-from gateway.specs import FeatureSpec, FeaturesSpec
+from gateway.specs import FeatureSpec, FeaturesSpec, KeySpec
 
 _ENGINE_ONLY = ("slots", "limit", "slo", "gives_up", "probe", "max_model_len", "tokenizer", "kv")
 _MANAGED_ONLY = ("model", "gpu", "scale", "engine_args", "environment")
@@ -164,6 +164,7 @@ def _warnings(config: Config) -> Iterator[str]:
             yield from _idle_window(name, tier)
             yield from _unbounded_cost(name, tier)
     yield from _idle_sections(config)
+    yield from _idle_keys(config)
 
 
 def _unreachable(name: str, model: Model) -> Iterator[str]:
@@ -202,6 +203,8 @@ def _idle_knobs(name: str, tier: Tier) -> Iterator[str]:
     for knob in _NEVER_APPLY[tier.backend]:
         if knob in tier.model_fields_set:
             yield f"{name}/{tier.name}: '{knob}' never applies to backend {tier.backend}. Remove it"
+    if tier.has_replicas and tier.slots is not None and "limit" in tier.model_fields_set:
+        yield f"{name}/{tier.name}: 'limit' never applies: there are {tier.slots} slots. Remove one of the two"
 
 
 def _unbounded_cost(name: str, tier: Tier) -> Iterator[str]:
@@ -217,10 +220,25 @@ def _idle_window(name: str, tier: Tier) -> Iterator[str]:
             yield f"{name}/{tier.name}: '{knob}' never applies without 'gives_up: {{context: true}}'. Add that, or remove it"
 
 
+def _idle_keys(config: Config) -> Iterator[str]:
+    tenants: dict[str, KeySpec] = {}
+    for key in config.keys:
+        first = tenants.setdefault(key.tenant_name, key)
+        for knob in ("weight", "requests_per_minute", "tokens_per_minute"):
+            if getattr(first, knob) != getattr(key, knob):
+                yield (
+                    f"keys: '{knob}' of {first.name} and {key.name} differ, but both are {key.tenant_name}'s, which has one. "
+                    "Write the same for both"
+                )
+    weighed = [key.name for key in config.keys if "weight" in key.model_fields_set]
+    if weighed and len(tenants) == 1:
+        yield f"keys: 'weight' of {weighed[0]} never applies: there is no other tenant. Remove it"
+
+
 def _idle_sections(config: Config) -> Iterator[str]:
     tiers = [tier for model in config.models.values() for tier in model.tiers]
     if not any(tier.has_replicas for tier in tiers):
-        for section in ("health", "breaker", "retry", "routing"):
+        for section in ("health", "engine_metrics", "breaker", "retry", "routing"):
             if section in config.model_fields_set:
                 yield f"'{section}' never applies: no tier has replicas. Remove it"
     elif (

@@ -94,6 +94,7 @@ class Tier:
                 ttft_slo_s=self.spec.slo.ttft_s,
                 queued_ahead=ahead,
                 line=self.room,
+                starting=0 if len(routable) else self._starting(),
                 prefill=self.prefill,
                 forecast=self._forecast(),
                 outranking_per_s=self.arrivals.outranking_per_s(now),
@@ -106,6 +107,9 @@ class Tier:
             )
             self._view_until = now + SPEEDS_S
         return view
+
+    def _starting(self) -> int:
+        return sum(r.slots or 1 for r in self.replicas.values() if r.health.state == "starting")
 
     def _forecast(self) -> Forecast:
         spread = min(1.0, self._deviation_s / self.service_s) if self.service_s else 0.0

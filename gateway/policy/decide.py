@@ -170,7 +170,7 @@ def _consider(
     context = context_of(facts, tier, snapshot, attempts)
     options = candidates(context, rng)
     if not any(r.replica not in context.tried for r in options):
-        return Skip(_last_failure(tier, attempts), 1.0)
+        return _until_started(tier, below, facts, attempts) or Skip(_last_failure(tier, attempts), 1.0)
     if (until := _affinity_wait(context, facts, now)) is not None:
         return Wait(tier.name, until, "", context.bound)
     if is_hopeless(tier, facts, now):
@@ -179,6 +179,18 @@ def _consider(
     if replica is not None and (snapshot.promised == tier.name or may_take(tier, RANK[facts.priority], now)):
         return Serve(tier.name, replica, "")
     return queue_place(tier, facts, _has_replicas(below), now)
+
+
+def _until_started(
+    tier: TierView, below: Sequence[TierView], facts: Facts, attempts: Sequence[Attempt]
+) -> Wait | None:
+    """A tier whose replicas are only starting is waited for as long as the caller does, by as many as it will have places
+    for; unless another can serve, or something was tried."""
+    if attempts or tier.queued_ahead[-1] >= tier.starting:
+        return None
+    if any(not t.has_replicas or len(t.routable) for t in below):
+        return None
+    return Wait(tier.name, facts.deadline, "")
 
 
 def _beside_its_state(

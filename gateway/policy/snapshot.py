@@ -131,6 +131,8 @@ class TierView:
     """Why it does not have all of them."""
     continues: bool = True
     """Whether its replicas go on with an answer that broke."""
+    starting: int = 0
+    """Places of replicas that are about to be there, while none is."""
     prefill: Prefill | None = None
     """The time to the first token by the prompt's length."""
     sheddable_slo_s: float = 0.0

@@ -160,6 +160,20 @@ IDLE = {
         '      - {name: x, backend: openai, quality: 0, served_model: m, replicas: [{url: "http://h:3"}], gpu: 1}\n',
         "chat/x: 'gpu' never applies to backend openai. Remove it",
     ),
+    "limit beside slots": (
+        "      - {name: x, backend: openai, quality: 0, served_model: m, slots: 4, limit: gradient, "
+        'replicas: [{url: "http://h:3"}]}\n',
+        "chat/x: 'limit' never applies: there are 4 slots. Remove one of the two",
+    ),
+    "weight of the only tenant": (
+        "keys: [{name: a, sha256: '" + "0" * 64 + "', weight: 2.0}]\n",
+        "keys: 'weight' of a never applies: there is no other tenant. Remove it",
+    ),
+    "two quotas of one tenant": (
+        "keys: [{name: a, sha256: '" + "0" * 64 + "', requests_per_minute: 5}, "
+        "{name: b, tenant: a, sha256: '" + "1" * 64 + "'}]\n",
+        "keys: 'requests_per_minute' of a and b differ, but both are a's, which has one. Write the same for both",
+    ),
     "budget without retries": (
         "retry: {max_attempts: 1, budget_share: 0.5}\n",
         "retry.budget_… never applies: max_attempts is 1. Raise max_attempts, or remove the budget",

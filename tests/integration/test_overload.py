@@ -180,3 +180,25 @@ async def test_after_a_total_loss_the_best_tier_has_all_its_traffic_within_five_
             latest = latest if is_best else loop.time() - since
         assert latest < 5.0
         assert (await gateway.status())["models"]["chat"]["tiers"][0]["allotted"] == 1.0
+
+
+async def test_a_request_waits_while_its_replica_starts(engines: Engines, tmp_path: Path) -> None:
+    await engines.a.fault("unhealthy")
+    health = {"interval_s": 0.1, "down_after": 200}
+    async with serving(tmp_path / "c.yaml", tier("primary", engines.a), health=health) as gateway:
+        question = Question(tokens=5)
+        early = asyncio.ensure_future(ask(gateway.url, question))
+        brief = await ask(gateway.url, question.with_({"x-request-timeout-seconds": "0.2"}))
+        assert_refused(brief, 429, "deadline")
+        assert not early.done()
+        await engines.a.fault("none")
+        assert_whole(question, await asyncio.wait_for(early, 10.0))
+
+
+async def test_it_goes_down_a_tier_while_its_replica_starts(engines: Engines, tmp_path: Path) -> None:
+    await engines.a.fault("unhealthy")
+    health = {"interval_s": 0.1, "down_after": 200}
+    tiers = tier("primary", engines.a), tier("small", engines.small)
+    async with serving(tmp_path / "c.yaml", *tiers, health=health) as gateway:
+        answer = await ask(gateway.url, Question(tokens=5))
+        assert (answer.headers["x-served-tier"], answer.headers["x-degraded"]) == ("small", "no_replica")

@@ -44,6 +44,11 @@ def tier(
     return TierView(name, True, Routable(replicas), slo, ahead, forecast, outranking_per_s, is_asleep=asleep)
 
 
+def starting(name: str, places: int, ahead: tuple[int, int, int] = (0, 0, 0)) -> TierView:
+    """A tier whose replicas are about to be there."""
+    return TierView(name, True, queued_ahead=ahead, starting=places)
+
+
 def every(gap_s: float, now: float = 100.0) -> Forecast:
     """Eight slots, one of which comes free each `gap_s`, the first of them `gap_s` after `now`."""
     return Forecast([now - 8 * gap_s + gap_s * n for n in range(1, 9)], 8 * gap_s)

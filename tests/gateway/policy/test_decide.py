@@ -8,7 +8,7 @@ from gateway.policy.decide import Limits, decide
 from gateway.policy.decision import Decision, Serve, Shed, Wait
 from gateway.policy.facts import Attempt, Facts
 from gateway.policy.snapshot import Snapshot
-from tests.gateway.policy.fleets import ROUTE, R, every, facts, ladder, own, tier
+from tests.gateway.policy.fleets import ROUTE, R, every, facts, ladder, own, starting, tier
 
 NOW = 100.0
 A, B, S = R("a"), R("b"), R("s")
@@ -44,6 +44,7 @@ SERVES = [
     ("gone since it failed", ladder(tier("best"), tier("small", S)), (FAILED_A,), ("small", "s", "reset")),
     ("the first skip names the reason", ladder(tier("best"), tier("mid", FULL_A, slo=0.0), tier("small", S)), (),
      ("small", "s", "no_replica")),
+    ("a lower tier while it starts", ladder(starting("best", 8), tier("small", S)), (), ("small", "s", "no_replica")),
     # the gateway's own tiers
     ("canned", ladder(tier("best"), own("canned")), (), ("canned", None, "no_replica")),
     ("own tier alone", ladder(own("canned")), (), ("canned", None, "")),
@@ -82,6 +83,9 @@ WAITS = [
     ("a lower tier's queue", ladder(tier("best"), tier("small", FULL_S)), {}, Wait("small", 100.88, "no_replica")),
     # a tier that sleeps wakes because somebody waits for it; nobody does where another answers, or where too many do
     ("asleep", ladder(tier("best", asleep=True)), {}, Wait("best", 160.0, "")),
+    # nobody is there yet, and nobody else could serve
+    ("it starts", ladder(starting("best", 8)), {}, Wait("best", 160.0, "")),
+    ("both start", ladder(starting("best", 8), starting("small", 8)), {}, Wait("best", 160.0, "")),
     # a session's own replica, for 0.4 of the SLO
     ("its replica is full", ladder(tier("best", FULL_A, B), bindings={"best": "a"}), {"session": "x"},
      Wait("best", 100.4, "", "a")),
@@ -103,6 +107,8 @@ def test_waits(snapshot: Snapshot, changes: dict[str, object], expected: Wait) -
 
 
 SHEDS = [
+    ("more wait than there will be places", ladder(starting("best", 8, ahead=(0, 8, 8))), {}, (), ("no_replica", 1.0)),
+    ("it started, and failed", ladder(starting("best", 8)), {}, (FAILED_A,), ("no_replica", 1.0)),
     # 429: contended
     ("waited long enough", ladder(tier("best", FULL_A)), {"arrived_at": 99.0}, (), ("queue_full", 0.1)),
     ("the queue is too long", ladder(tier("best", FULL_A, ahead=(0, 30, 30), forecast=every(0.1))), {}, (),
