@@ -54,7 +54,7 @@ bench-overload: setup ## the overload table on simulated replicas: 12 minutes
 	$(PY) -m loadtests.overload_table
 
 bench-kv: setup ## KV blocks: how fast they move, and restoring against recomputing on two real vLLM servers: 15 minutes
-	.venv/bin/graceway bench kv-transport
+	-.venv/bin/graceway bench kv-transport
 	.venv/bin/graceway bench kv-restore
 
 bench-tracing: setup ## what traces cost: none, none sampled, all sampled, interleaved
