@@ -168,11 +168,16 @@ async def overhead(bench: Bench, without: Engine, rounds: int) -> None:
             tokens = LOAD_AT_ONCE * LOAD_ANSWER_TOKENS
             rates[engine].append(tokens / (asyncio.get_running_loop().time() - begun))
             cpu[engine] += engine.cpu_s() - cpu_begun
-    with_kv, plain = (statistics.median(rates[engine]) for engine in rates)
+    with_kv, plain = (rates[engine] for engine in rates)
+    # Round by round, as those are next to each other in time.
+    lost = 1 - statistics.median(a / b for a, b in zip(with_kv, plain, strict=True))
     more_cpu = cpu[bench.engines[0]] / cpu[without] - 1
-    bench.say(f"  replicate {with_kv:.1f} tokens/s, recompute {plain:.1f} tokens/s; CPU {more_cpu:+.1%}")
+    bench.say(
+        f"  replicate {statistics.median(with_kv):.1f} tokens/s, recompute {statistics.median(plain):.1f} tokens/s; "
+        f"CPU {more_cpu:+.1%}"
+    )
     bench.claim(
-        more_cpu <= OVERHEAD, f"replicate costs at most 5 % ({more_cpu:+.1%} CPU for the same answers)"
+        lost <= OVERHEAD, f"replicate costs at most 5 % of the throughput ({lost:.1%}, median of rounds)"
     )
 
 
