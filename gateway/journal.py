@@ -177,7 +177,7 @@ class Journal:
             (choice.get("delta") or {}).get("content") if self.request.kind == "chat" else choice.get("text")
         )
         is_plain = len(choices) == 1 and choice.get("index") == 0 and not choice.get("finish_reason")
-        is_first = self.request.stream and not leg.is_continuation and not self.unlisted and not self.odd
+        is_first = not leg.is_continuation and not self.unlisted and not self.odd
         if text and is_plain and is_first:
             self._template = learn(payload, told[len(b"data: ") : -2], text)
 
@@ -193,7 +193,13 @@ class Journal:
             self.prompt_ids = event.get("prompt_token_ids") or []
         self.model = str(event.get("model", ""))
         if not self.request.stream:
-            self.extra.update((k, v) for k, v in event.items() if k not in _KNOWN_EVENT_FIELDS)
+            self._keep_extra(event)
+
+    def _keep_extra(self, event: Json) -> None:
+        """For an answer that is told in one piece: the event's fields beside the answer, as the client would have them."""
+        known = _KNOWN_OR_OF_IDS if self.leg.asked_ids else _KNOWN_EVENT_FIELDS
+        if not known.issuperset(event):
+            self.extra.update((k, v) for k, v in event.items() if k not in known)
 
     def _enter_choice(self, choice: Json) -> bool:
         """Notes a choice's ids, text and end; whether it holds content."""
@@ -251,7 +257,7 @@ class Journal:
         if not isinstance(usage, dict):
             return
         self.usage = self._merged(usage)
-        self.extra.update((k, v) for k, v in event.items() if k not in _KNOWN_EVENT_FIELDS)
+        self._keep_extra(event)
         if self.request.stream and not self.leg.asked_usage:
             told = frame(orjson.dumps(self._as_first({**event, "usage": self.usage})))
             (out if self.has_started else self._held).append(told)
@@ -273,7 +279,8 @@ class Journal:
         """The frame that the client gets; None for an event that says nothing new."""
         leg = self.leg
         if not leg.is_continuation:
-            return frame(_without_ids(event) if leg.asked_ids else payload)
+            # Of an answer that is told in one piece, nobody reads it.
+            return frame(_without_ids(event) if leg.asked_ids and self.request.stream else payload)
         choices = [self._shaped(choice) for choice in event["choices"]]
         if not any(_says_something(choice) for choice in choices):
             return None
@@ -381,6 +388,8 @@ def enter(journal: Journal, events: list[bytes], out: list[bytes]) -> ExchangeFa
 
 
 _KNOWN_EVENT_FIELDS = frozenset({"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"})
+_KNOWN_OR_OF_IDS = _KNOWN_EVENT_FIELDS | {"prompt_text"}
+"""And what comes with token ids, for whoever asked for them."""
 _KNOWN_CHOICE_FIELDS = frozenset({"index", "delta", "text", "finish_reason", "token_ids", "prompt_token_ids"})
 
 

@@ -198,7 +198,7 @@ def _beside_its_state(
 ) -> Wait | Skip:
     """A place in the queue, for a while at the session's own replica. Who has no place waits for nothing."""
     bound = snapshot.bindings.get(tier.name, "")
-    until = facts.arrived_at + AFFINITY_WAIT_SHARE * tier.ttft_slo_s
+    until = _own_replica_until(tier, facts)
     if isinstance(place, Skip) or tier.routable.named(bound) is None or now >= until:
         return place
     return replace(place, until=min(place.until, until), replica=bound)
@@ -231,8 +231,13 @@ def _affinity_wait(context: Context, facts: Facts, now: float) -> float | None:
         or bound.in_flight < bound.slots
     ):
         return None
-    until = min(facts.arrived_at + AFFINITY_WAIT_SHARE * context.tier.ttft_slo_s, facts.deadline)
+    until = _own_replica_until(context.tier, facts)
     return until if now < until else None
+
+
+def _own_replica_until(tier: TierView, facts: Facts) -> float:
+    """How long a turn waits for the replica that holds its session."""
+    return min(facts.arrived_at + AFFINITY_WAIT_SHARE * tier.ttft_slo_s, facts.deadline)
 
 
 def _because(verdict: Serve | Wait, reason: str) -> Serve | Wait:

@@ -145,6 +145,12 @@ class TestWhole:
         expected["choices"] = [{**expected["choices"][0], "token_ids": None}]
         assert without_nulls(client.whole()) == without_nulls(expected)
 
+    @pytest.mark.parametrize("wants_ids", [False, True])
+    def test_what_comes_with_ids_that_only_the_gateway_asked_for_is_left_out(self, wants_ids: bool) -> None:
+        client = Client(chat(stream=False, return_token_ids=wants_ids))
+        client.take(*chat_stream(), b"[DONE]")
+        assert ("prompt_text" in client.whole()) == wants_ids
+
 
 class TestUndisturbed:
     def test_ids_that_only_the_gateway_asked_for_are_removed(self) -> None:

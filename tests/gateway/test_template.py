@@ -22,14 +22,8 @@ def event(text: str, ids: list[int] | None, **more: Any) -> bytes:
     )
 
 
-class LongWay(Journal):
-    def _learn(self, payload: bytes, told: bytes, choices: list[dict[str, Any]]) -> None:
-        return None
-
-
-def journal(*, takes_short_cut: bool, asked_ids: bool) -> Journal:
-    request = Request("chat", {}, "m", "r", 1, stream=True)
-    made = Journal(request) if takes_short_cut else LongWay(request)
+def journal(*, asked_ids: bool, stream: bool = True) -> Journal:
+    made = Journal(Request("chat", {}, "m", "r", 1, stream=stream))
     made.begin(Leg("/v1/chat/completions", {}, asked_ids=asked_ids))
     return made
 
@@ -39,6 +33,17 @@ def told(made: Journal, *reads: list[bytes]) -> list[bytes]:
     out: list[bytes] = []
     for payloads in reads:
         assert enter(made, [frame(payload)[:-2] for payload in payloads], out) is None
+    return unframed(out)
+
+
+def told_the_long_way(made: Journal, payloads: list[bytes]) -> list[bytes]:
+    out: list[bytes] = []
+    for payload in payloads:
+        made.take(payload, out)
+    return unframed(out)
+
+
+def unframed(out: list[bytes]) -> list[bytes]:
     return [orjson.dumps(orjson.loads(data)) for data in EventSplitter().feed(b"".join(out))]
 
 
@@ -59,15 +64,29 @@ def test_the_short_cut_says_what_the_long_way_says(
     asked_ids: bool, parts: list[tuple[str, list[int] | None, dict[str, str]]], data: st.DataObject
 ) -> None:
     payloads = [event(text, ids, **more) for text, ids, more in parts]
-    short, long = (journal(takes_short_cut=s, asked_ids=asked_ids) for s in (True, False))
+    short, long = journal(asked_ids=asked_ids), journal(asked_ids=asked_ids)
     cut = data.draw(st.integers(0, len(payloads)))
-    assert told(short, payloads[:cut], payloads[cut:]) == told(long, payloads)
+    assert told(short, payloads[:cut], payloads[cut:]) == told_the_long_way(long, payloads)
     assert (short.ids, short.said, short.tokens) == (long.ids, long.said, long.tokens)
     assert (short.safe_ids, short.finish_reason) == (long.safe_ids, long.finish_reason)
 
 
+@given(
+    st.lists(
+        st.tuples(TEXTS, IDS, st.sampled_from([{}, {"finish_reason": "stop"}, {"extra": "e"}])), max_size=12
+    )
+)
+def test_an_answer_in_one_piece_is_the_same(
+    parts: list[tuple[str, list[int] | None, dict[str, str]]],
+) -> None:
+    payloads = [event(text, ids, **more) for text, ids, more in parts]
+    short, long = journal(asked_ids=True, stream=False), journal(asked_ids=True, stream=False)
+    told(short, payloads), told_the_long_way(long, payloads)
+    assert short.whole() == long.whole()
+
+
 def test_a_plain_stream_takes_the_short_cut() -> None:
-    made = journal(takes_short_cut=True, asked_ids=True)
+    made = journal(asked_ids=True)
     told(made, [event(" one", [1]), event(" two", [2]), event(" three", [3])])
     assert made._template is not None
     fits, odd = frame(event(" four", [4]))[:-2], frame(event(' "', [4]))[:-2]
