@@ -9,6 +9,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from typing import Protocol, TypeVar
 
 from pybreaker import STATE_CLOSED, STATE_HALF_OPEN, STATE_OPEN, CircuitBreakerStorage, CircuitMemoryStorage
@@ -17,6 +18,8 @@ from state_store.protocol import StateStore, StateStoreUnavailable
 from state_store.script import Ran, Script
 
 T = TypeVar("T")
+STEADY_BACKOFFS = 3
+"""How many of the longest back-offs a store must have been well before what it did earlier is forgotten."""
 
 
 class StoreBreaker:
@@ -29,8 +32,8 @@ class StoreBreaker:
     def __init__(
         self,
         *,
-        backoff_s: float = 0.1,
-        max_backoff_s: float = 1.0,
+        backoff_s: float = 0.2,
+        max_backoff_s: float = 5.0,
         rng: random.Random | None = None,
         storage: CircuitBreakerStorage | None = None,
     ) -> None:
@@ -40,6 +43,7 @@ class StoreBreaker:
         self._storage = storage or CircuitMemoryStorage(STATE_CLOSED)
         self._backoff_s = backoff_s
         self._retry_at = 0.0
+        self._closed_at = -inf
         self._generation = 0
 
     @property
@@ -63,16 +67,20 @@ class StoreBreaker:
         """When the next call may try, while it is not closed."""
         return self._retry_at
 
-    def succeed(self, ticket: int) -> None:
+    def succeed(self, ticket: int, now: float = -inf) -> None:
         if ticket == self._generation and self.state != STATE_CLOSED:
-            self._backoff_s = self._first_backoff_s
+            self._closed_at = now
             self._move(STATE_CLOSED)
 
     def fail(self, ticket: int, now: float) -> None:
         if ticket != self._generation:
             return
-        if self.state == STATE_HALF_OPEN:
-            self._backoff_s = min(2 * self._backoff_s, self._max_backoff_s)
+        # One that fails again soon after it was well costs a call its timeout each time: it is trusted later and later.
+        is_steady = (
+            self.state == STATE_CLOSED and now - self._closed_at > STEADY_BACKOFFS * self._max_backoff_s
+        )
+        grown_s = min(2 * self._backoff_s, self._max_backoff_s)
+        self._backoff_s = self._first_backoff_s if is_steady else grown_s
         self._retry_at = now + self._jittered()
         self._move(STATE_OPEN)
 
@@ -87,6 +95,11 @@ class StoreBreaker:
 
 def _ignore(_: float) -> None:
     """Of a store that nobody watches."""
+
+
+def _tried_often() -> StoreBreaker:
+    """Where trying costs no call anything."""
+    return StoreBreaker(backoff_s=0.1, max_backoff_s=1.0)
 
 
 class RemoteStateStore(StateStore, Protocol):
@@ -111,7 +124,7 @@ class GuardedStateStore:
     def __init__(
         self,
         store: RemoteStateStore,
-        breaker: Callable[[], StoreBreaker] = StoreBreaker,
+        breaker: Callable[[], StoreBreaker] = _tried_often,
         *,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -226,7 +239,7 @@ class GuardedStateStore:
 
     def _note_success(self, breaker: StoreBreaker, ticket: int, begun: float) -> None:
         self._took(begun)
-        breaker.succeed(ticket)
+        breaker.succeed(ticket, self._now())
         self._set_available(all(b.state == STATE_CLOSED for b in self._breakers.values()))
 
     def _took(self, begun: float) -> None:

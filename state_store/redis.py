@@ -83,6 +83,7 @@ class RedisStateStore:
             done = await self._call(entry, ("EVALSHA", script.sha, 1, entry, *arguments), *more)
         except _NotLoaded:
             done = await self._call(entry, ("EVAL", script.lua, 1, entry, *arguments), *more)
+        _must_be_a_list(done[0])
         is_replicated = bool(self._wait_replicas) and done[-1] >= self._wait_replicas
         return Ran([v if isinstance(v, bytes) else b"%d" % v for v in done[0]], is_replicated)
 
@@ -94,6 +95,7 @@ class RedisStateStore:
     async def read(self, topic: str, after: str = "") -> list[tuple[str, bytes]]:
         key = _topic_key(topic)
         found = (await self._call(key, ("XRANGE", key, f"({after}" if after else "-", "+", "COUNT", 1000)))[0]
+        _must_be_a_list(found)
         return [(number.decode(), fields[1]) for number, fields in found]
 
     def place_of(self, group: str, key: str) -> str:
@@ -143,6 +145,11 @@ class RedisStateStore:
             return (await _sent(there, [word for command in commands for word in (("ASKING",), command)]))[
                 1::2
             ]
+
+
+def _must_be_a_list(answer: Any) -> None:
+    if not isinstance(answer, list):
+        raise StateStoreUnavailable("it answers what no Redis would")
 
 
 class _NotLoaded(Exception):  # noqa: N818

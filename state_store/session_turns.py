@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from state_store.protocol import StateStore
+from state_store.protocol import StateStore, StateStoreUnavailable
 from state_store.script import Fields, Script
 
 GROUP = "sessions"
@@ -46,9 +46,12 @@ async def step(
     pairs = [word for pair in known.replicas.items() for word in pair]
     words = [str(turns), str(_now_ms()), str(known.epoch), str(known.turn), *pairs]
     ran = await store.run(_STEP, f"{GROUP}:{model}", session, words, ttl_s=ttl_s)
-    epoch, turn, cause, home, *bound = (value.decode() for value in ran.values)
-    replicas = dict(zip(bound[::2], bound[1::2], strict=True))
-    return SessionRecord(int(epoch), int(turn), replicas, home, cause, ran.is_replicated)
+    try:
+        epoch, turn, cause, home, *bound = (value.decode() for value in ran.values)
+        replicas = dict(zip(bound[::2], bound[1::2], strict=True))
+        return SessionRecord(int(epoch), int(turn), replicas, home, cause, ran.is_replicated)
+    except ValueError as error:
+        raise StateStoreUnavailable(f"what it answers is no session: {error}") from error
 
 
 async def bind(

@@ -59,14 +59,19 @@ def test_the_back_off_doubles_up_to_its_limit(failed_tries: int, wait_s: float) 
     assert subject.admit(now + wait_s) is not None
 
 
-def test_success_closes_it_and_forgets_the_back_off() -> None:
+@pytest.mark.parametrize(("well_for_s", "wait_s"), [(0.5, 4.0), (12.0, 4.0), (12.5, 1.0)])
+def test_success_closes_it_and_only_a_steady_one_forgets_the_back_off(
+    well_for_s: float, wait_s: float
+) -> None:
     subject = breaker()
     subject.fail(admitted(subject, 0.0), 0.0)
     subject.fail(admitted(subject, 1.0), 1.0)
-    subject.succeed(admitted(subject, 3.0))
+    subject.succeed(admitted(subject, 3.0), 3.0)
     assert subject.state == "closed"
-    subject.fail(admitted(subject, 4.0), 4.0)
-    assert subject.admit(5.0) is not None
+    failed_at = 3.0 + well_for_s
+    subject.fail(admitted(subject, failed_at), failed_at)
+    assert subject.admit(failed_at + wait_s - 0.01) is None
+    assert subject.admit(failed_at + wait_s) is not None
 
 
 def test_calls_from_before_it_changed_have_no_vote() -> None:
@@ -74,6 +79,6 @@ def test_calls_from_before_it_changed_have_no_vote() -> None:
     early = [admitted(subject, 0.0) for _ in range(3)]
     subject.fail(early[0], 0.1)
     subject.fail(early[1], 5.0)
-    subject.succeed(early[2])
+    subject.succeed(early[2], 5.0)
     assert subject.state == "open"
     assert subject.admit(1.1) is not None
