@@ -82,7 +82,8 @@ class PrefixSharing:
             except StateStoreUnavailable:
                 pass
             except Exception:
-                # What others tell must not end what this gateway tells.
+                # What others tell must not end what this gateway tells; a copy that can't be read stays so.
+                is_restored = True
                 log.exception("prefixes are not exchanged")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_stopping.wait(), EXCHANGE_S)

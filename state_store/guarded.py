@@ -114,6 +114,10 @@ class RemoteStateStore(StateStore, Protocol):
         ...
 
 
+_NONSENSE = (AttributeError, LookupError, TypeError, ValueError)
+"""What a verb raises over an answer of another shape than its own."""
+
+
 class GuardedStateStore:
     """A remote store behind breakers; while one is open, every verb for its place raises at once.
 
@@ -199,13 +203,23 @@ class GuardedStateStore:
         try:
             result = await verb()
         except StateStoreUnavailable as error:
-            self._note_failure(breaker, ticket, begun, str(error))
-            if breaker not in self._probes:
-                probe = asyncio.get_running_loop().create_task(self._probe(breaker, group, key), name="store")
-                self._probes[breaker] = probe
+            self._gave_no_answer(breaker, ticket, begun, group, key, str(error))
             raise
+        except _NONSENSE as error:
+            why = f"an answer that makes no sense: {error!r}"
+            self._gave_no_answer(breaker, ticket, begun, group, key, why)
+            raise StateStoreUnavailable(why) from error
         self._note_success(breaker, ticket, begun)
         return result
+
+    def _gave_no_answer(
+        self, breaker: StoreBreaker, ticket: int, begun: float, group: str, key: str, why: str
+    ) -> None:
+        """Counts a failure, and has the place tried beside the requests until it is back."""
+        self._note_failure(breaker, ticket, begun, why)
+        if breaker not in self._probes:
+            probe = asyncio.get_running_loop().create_task(self._probe(breaker, group, key), name="store")
+            self._probes[breaker] = probe
 
     async def _probe(self, breaker: StoreBreaker, group: str, key: str) -> None:
         """Tries a place until it is back."""

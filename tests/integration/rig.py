@@ -121,8 +121,8 @@ async def serving(
     async with AsyncExitStack() as stack:
         sock = stack.enter_context(listening_socket("127.0.0.1", 0))
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        await gateway.start()
         stack.push_async_callback(gateway.stop)
+        await gateway.start()
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
         await server.startup(sockets=[sock])
