@@ -46,6 +46,8 @@ class Replica:
                 await visit.say(answer(b"{}"))
             elif visit.path == "/v1/models":
                 await visit.say(answer(MODELS))
+            elif visit.path == "/metrics":
+                await visit.say(answer(b"", status="404 Not Found"))
             else:
                 self.asked.append((visit.path, orjson.loads(body)))
                 await visit.say(self.says.pop(0))
