@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from loadtests.processes import RedisProcess
-from loadtests.redis_groups import Cluster, running_sentinels
+from loadtests.redis_groups import running_cluster, running_sentinels
 from state_store.buckets import Draw, Drawn, draw
 from state_store.guarded import GuardedStateStore
 from state_store.memory import MemoryStateStore
@@ -64,7 +64,8 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
             watched = await stack.enter_async_context(running_sentinels())
             yield Place(kind, watched.url, (watched.master,))
         elif kind == "cluster":
-            cluster: Cluster = request.getfixturevalue("cluster")
+            # Not the fixture of that name: one that is asked for inside another's loop can't start its own.
+            cluster = await stack.enter_async_context(running_cluster())
             yield Place(kind, cluster.url, cluster.nodes)
         else:
             server = await stack.enter_async_context(RedisProcess())

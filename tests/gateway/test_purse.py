@@ -15,7 +15,6 @@ from gateway.purse import OverBudget, Purse
 from gateway.request import Request, parse_request
 from gateway.specs import BudgetSpec, PriceSpec
 from state_store.embedded import EmbeddedRedis
-from state_store.guarded import GuardedStateStore
 from state_store.memory import MemoryStateStore
 from state_store.open import open_state_store
 from state_store.protocol import StateStore, StateStoreUnavailable
@@ -214,7 +213,7 @@ async def test_strict_without_the_store() -> None:
             raise StateStoreUnavailable("gone")
 
     with pytest.raises(OverBudget):
-        await purse(GuardedStateStore(Gone()), without_store=0.0).hold(request(1))
+        await purse(Gone(), without_store=0.0).hold(request(1))
 
 
 async def test_a_client_that_leaves_while_money_is_claimed_holds_nothing() -> None:
