@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import time
 
+from gateway.beside import Beside
 from gateway.events import EventLog, lasting
 from gateway.standing import Standing
 
@@ -43,7 +44,7 @@ class _Page:
     last: Look | None = None
 
 
-class Chronicle:
+class Chronicle(Beside):
     """Keeps since when what is so, for all models of a gateway."""
 
     def __init__(
@@ -55,15 +56,6 @@ class Chronicle:
         self._events, self._looks, self._is_store_available = events, looks, is_store_available
         self._pages: dict[str, _Page] = {}
         self._store_lost_at: float | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="chronicle")
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:

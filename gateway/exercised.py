@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import time
 
+from gateway.beside import Beside
 from gateway.policy.proof import Drilled, Proof, proof
 from gateway.shares import TierShares
 from state_store.protocol import StateStore, StateStoreUnavailable
@@ -26,7 +27,7 @@ class ExerciseRecord(Record):
     detail: str = ""
 
 
-class Exercised:
+class Exercised(Beside):
     """One model's tiers. Without the store, what happened here is still known, and told when it is back."""
 
     def __init__(
@@ -38,15 +39,6 @@ class Exercised:
         """By `drill/TIER` and `traffic/TIER`."""
         self._untold: dict[str, ExerciseRecord] = {}
         self._seen: dict[str, int] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="exercised")
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import time
 
+from gateway.beside import Beside
 from gateway.fleet import Fleet
 from gateway.overrides import Override, Overrides
 from gateway.peers import Peers
@@ -34,7 +35,7 @@ LOST_S = 1.0
 """A tier that has had no replica for that long is lost: what pressed it before is over."""
 
 
-class Ladder:
+class Ladder(Beside):
     """Keeps the shares of one fleet's tiers current for as long as it runs."""
 
     def __init__(
@@ -47,15 +48,6 @@ class Ladder:
         self._voices: dict[str, Voice] = {}
         self._rungs: dict[str, Rung] = {}
         self._gone_since: dict[str, float] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="ladder")
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from time import time
 
+from gateway.beside import Beside
 from gateway.fleet import Fleet
 from gateway.tier import Tier
 from replicas.autoscaling.load import LOADS, LoadRecord
@@ -17,20 +18,11 @@ KEPT_S = 5.0
 """A gateway that ends stops counting then."""
 
 
-class LoadReports:
+class LoadReports(Beside):
     """Writes the loads as long as it runs."""
 
     def __init__(self, gateway: str, store: StateStore, fleets: Callable[[], Iterable[Fleet]]) -> None:
         self._gateway, self._store, self._fleets = gateway, store, fleets
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="load reports")
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -4,23 +4,16 @@ import asyncio
 from collections.abc import Callable
 from time import perf_counter
 
+from gateway.beside import Beside
+
 EVERY_S = 0.25
 
 
-class LoopLag:
+class LoopLag(Beside):
     """Tells `take` the lag in seconds, four times a second."""
 
     def __init__(self, take: Callable[[float], None]) -> None:
         self._take = take
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="loop lag")
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
