@@ -241,7 +241,9 @@ async def test_an_exhausted_chain_is_gone_through_once(engines: Engines, config:
 
 
 async def test_when_all_fail_the_budget_bounds_what_is_tried_again(engines: Engines, config: Path) -> None:
-    tiers = [tier("primary", *engines.primary, probe=None), tier("small", engines.small, probe=None)]
+    # With room for all at once: who finds it full is refused as that, and tries nothing.
+    room = {"slots": 64, "probe": None}
+    tiers = [tier("primary", *engines.primary, **room), tier("small", engines.small, **room)]
     retry = {"budget_share": 0.1, "budget_floor_per_s": 0.0}
     async with serving(config, *tiers, breaker={"min_count": 10_000}, retry=retry) as gateway:
         for engine in engines.all:
