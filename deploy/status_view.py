@@ -54,6 +54,8 @@ def _lines(url: str, report: dict[str, Any]) -> Iterator[str]:
     for name, model in report["models"].items():
         yield ""
         yield f"[bold]{escape(name)}[/]: {'ready' if model.get('ready') else _bad('not ready')}"
+        if (standing := model.get("standing") or {}).get("level") not in (None, "best"):
+            yield f"  [yellow]{escape(standing['text'])}[/]"
         for position, tier in enumerate(model["tiers"], 1):
             yield from _tier_lines(position, tier)
     yield ""

@@ -50,6 +50,7 @@ class Exercised(Beside):
 
     def of(self, tier: str, wall: float) -> Proof:
         """What is known of a tier at that Unix time."""
+        self._note_traffic(wall)
         drill, traffic = self._known.get(f"drill/{tier}"), self._known.get(f"traffic/{tier}")
         drilled = None if drill is None else Drilled(drill.at, drill.verdict == "passed", drill.detail)
         return proof(drilled, None if traffic is None else traffic.at, wall, self._proven_for_s())

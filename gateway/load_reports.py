@@ -14,6 +14,7 @@ from replicas.autoscaling.load import LOADS, LoadRecord
 from state_store.protocol import StateStore, StateStoreUnavailable
 
 EVERY_S = 1.0
+NOBODY_PER_S = 0.01
 KEPT_S = 5.0
 """A gateway that ends stops counting then."""
 
@@ -44,6 +45,9 @@ class LoadReports(Beside):
 def load_of(gateway: str, model: str, tier: Tier, now: float, wall: float) -> LoadRecord:
     """What the gateway has of the tier; `now` is monotonic, `wall` the same moment in Unix time."""
     queued = len(tier.room)
+    # Rates fade and never end: less than this is nobody, so that a tier that nobody asks may go to sleep.
+    arrivals_per_s = tier.arrivals.per_s(now)
+    arrivals_per_s = arrivals_per_s if arrivals_per_s >= NOBODY_PER_S else 0.0
     uses = [replica.kv_use for replica in tier.replicas.values() if replica.kv_use is not None]
     return LoadRecord(
         gateway=gateway,
@@ -51,7 +55,7 @@ def load_of(gateway: str, model: str, tier: Tier, now: float, wall: float) -> Lo
         tier=tier.name,
         in_flight=sum(replica.in_flight for replica in tier.replicas.values()),
         queued=queued,
-        arrivals_per_s=tier.arrivals.per_s(now),
+        arrivals_per_s=arrivals_per_s,
         service_s=tier.service_s,
         predicted_wait_s=tier.view(now).forecast.wait_s(queued, now) if queued else 0.0,
         kv_use=max(uses, default=0.0),

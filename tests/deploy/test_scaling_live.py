@@ -6,10 +6,12 @@ import random
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
 
 from tests.deploy.test_up import ROOT, System, until
@@ -36,7 +38,7 @@ models:
         served_model: m
         slots: 4
         scale: {scale}
-        slo: {{ttft_s: 2.0, itl_s: 0.5}}
+        slo: {{ttft_s: 30.0, itl_s: 0.5}}     # who comes before the replicas do waits for them
         environment: {{PYTHONPATH: "{ROOT}"{extra}}}
 """
 
@@ -145,6 +147,16 @@ def _answers(system: System) -> bool:
         return False
 
 
+def engines(system: System) -> set[int]:
+    """The simulated engines' processes."""
+    found = set()
+    for process in system.descendants():
+        with suppress(psutil.Error):
+            if "loadtests.engine" in process.cmdline():
+                found.add(process.pid)
+    return found
+
+
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[System]:
     yield from started(tmp_path, config_text("{min: 2}"))
@@ -153,14 +165,14 @@ def two(tmp_path: Path) -> Iterator[System]:
 async def test_an_upgrade_of_a_tier_under_load_costs_nobody_anything(two: System) -> None:
     await asyncio.to_thread(two.wait_for, r"^ready ", 60.0)
     await until_ready_replicas(two.url, 2, 30.0)
-    before = {process.pid for process in two.descendants() if "loadtests.engine" in process.cmdline()}
+    before = engines(two)
     load, over = Load(two.url, per_s=4.0), asyncio.Event()
     running = asyncio.create_task(load.run(over))
     two.config.write_text(two.config.read_text().replace("PYTHONPATH:", "UPGRADED: yes, PYTHONPATH:"))
     two.process.send_signal(signal.SIGHUP)
 
     def has_changed() -> bool:
-        now = {p.pid for p in two.descendants() if "loadtests.engine" in p.cmdline()}
+        now = engines(two)
         return len(now) == 2 and not now & before
 
     await asyncio.to_thread(until, has_changed, 90.0)

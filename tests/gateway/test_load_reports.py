@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 
 from gateway.fleet import Fleet
-from gateway.load_reports import LoadReports
+from gateway.load_reports import LoadReports, load_of
 from gateway.policy.facts import Facts
 from gateway.specs import BreakerSpec, TierSpec
 from replicas.autoscaling.load import load_in
@@ -29,3 +29,14 @@ async def test_a_tier_without_replicas_is_reported_with_what_asks_for_it() -> No
     assert load.arrivals_per_s
     assert (load.in_flight, load.queued, load.service_s) == (0, 0, None)
     assert await load_in(store, "chat", "canned") is None
+
+
+async def test_of_those_that_asked_long_ago_nobody_is_left() -> None:
+    loop = asyncio.get_running_loop()
+    fleet = Fleet("chat", TIERS, BreakerSpec(), Random(1), "")
+    now = loop.time()
+    facts = Facts(model="chat", arrived_at=now, deadline=now + 60, lowest_tier=1)
+    fleet.arrived(facts, "canned", now)
+    primary = fleet.tiers["primary"]
+    assert load_of("here", "chat", primary, now + 1.0, 0.0).arrivals_per_s > 0.0
+    assert load_of("here", "chat", primary, now + 60.0, 0.0).arrivals_per_s == 0.0
