@@ -1,16 +1,13 @@
 """The alert rules: valid, firing when they should and only then, and about metrics that the gateway has."""
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from gateway.app import Gateway
 from gateway.specs import BudgetSpec, GatewaySpec, ModelSpec, PriceSpec, TierSpec
 from state_store.memory import MemoryStateStore
+from tests.needs import need
 
 ALERTS = Path(__file__).parents[2] / "deploy" / "alerts"
 RULES = ALERTS / "graceway.rules.yml"
@@ -18,10 +15,7 @@ RULES = ALERTS / "graceway.rules.yml"
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs promtool, of Debian's package prometheus; without it the test is skipped, but not in CI."""
-    found = shutil.which("promtool")
-    if found is None and not os.environ.get("CI"):
-        pytest.skip("promtool is not installed")
-    assert found, "promtool is not installed: apt-get install prometheus"
+    found = need("promtool", "prometheus")
     return subprocess.run([found, *arguments], capture_output=True, text=True, timeout=60)
 
 
