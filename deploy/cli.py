@@ -151,15 +151,20 @@ def report(
     from deploy.status_view import StatusUnavailable
 
     try:
-        written = write_reports(url, folder, model, hours * 3600, not every, key)
+        reports = write_reports(url, folder, model, hours * 3600, not every, key)
     except StatusUnavailable as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(EXIT_UNREACHABLE) from None
-    for one in written:
+    for one in reports.written:
         typer.echo(one.markdown.read_text(encoding="utf-8"))
         typer.echo(f"written: {one.markdown} and {one.html}", err=True)
-    if not written:
+    if not reports.written:
         typer.echo(f"no incident in the last {hours:g} hours", err=True)
+    if not reports.is_whole:
+        typer.echo(
+            "the state store gave no answer: other gateways, and this one's former lives, are missing",
+            err=True,
+        )
 
 
 def _allowed_host(config: "Config", host: str) -> str:

@@ -51,13 +51,21 @@ def write(incident: Incident, unproven: Sequence[str], folder: Path) -> Written:
     return written
 
 
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What was written, and whether all that is on file was read for it."""
+
+    written: list[Written]
+    is_whole: bool
+
+
 def report(
     url: str, folder: Path, model: str | None, since_s: float, latest_only: bool, key: str | None = None
-) -> list[Written]:
-    """Writes the reports; those that were written. Raises StatusUnavailable."""
+) -> Reports:
+    """Writes the reports. Raises StatusUnavailable."""
     chronicle = fetch_json(url, "/chronicle", key)
     found = incidents_in(chronicle, model, since_s)
     status = fetch_status(url, key) if found else {}
-    return [
-        write(one, unproven_in(status, one.model), folder) for one in (found[-1:] if latest_only else found)
-    ]
+    shown = found[-1:] if latest_only else found
+    written = [write(one, unproven_in(status, one.model), folder) for one in shown]
+    return Reports(written, bool(chronicle["is_whole"]))

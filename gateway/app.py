@@ -295,7 +295,8 @@ class Gateway:
         """What happened in the last hours, on every gateway of the store, and what the ladders are."""
         models = {name: ladder_of(m.fleet) for name, m in self._models.items()}
         now = time()
-        return {"now": now, "models": models, "pages": await self._archive.pages(now)}
+        told = await self._archive.told(now)
+        return {"now": now, "models": models, "pages": told.pages, "is_whole": told.is_whole}
 
     def _is_store_available(self) -> bool:
         return bool(self._store_status()["available"])

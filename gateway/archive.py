@@ -6,6 +6,7 @@ that could not be filed, as the store was away, are filed when it is back.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from time import time
 from typing import Any
@@ -14,6 +15,7 @@ import orjson
 
 from gateway.events import Event, EventLog
 from gateway.shares import Counts, TierShares
+from state_store.patience import patiently
 from state_store.protocol import StateStore, StateStoreUnavailable
 
 GROUP = "chronicle"
@@ -35,6 +37,15 @@ class Watched:
 
     shares: TierShares
     held: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is known of the last hours, oldest page first."""
+
+    pages: list[Json]
+    is_whole: bool
+    """Whether the store was asked too: without it, other gateways and former lives are missing."""
 
 
 @dataclass(slots=True)
@@ -61,11 +72,14 @@ class Archive:
         self._gateway, self._store, self._events, self._watched = gateway, store, events, watched
         self._pages: list[Page] = []
         self._counted: dict[str, Counts] = {}
+        self._began_at = time()
+        self._has_recalled = False
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Takes over what was told before this gateway started, and begins to file."""
-        await self._recall(time())
+        with suppress(StateStoreUnavailable):
+            await self._recall(self._began_at)
         self._task = asyncio.create_task(self._run(), name="archive")
 
     async def stop(self) -> None:
@@ -74,7 +88,8 @@ class Archive:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self.enter(time())
-            await self._file()
+            with suppress(StateStoreUnavailable):
+                await patiently(self._file)
 
     async def _run(self) -> None:
         due = time() + ROW_S
@@ -83,7 +98,9 @@ class Archive:
             if time() >= due or self._has_news():
                 self.enter(time())
                 due = max(due, time() // ROW_S * ROW_S + ROW_S)
-            await self._file()
+            with suppress(StateStoreUnavailable):
+                await self._recall(self._began_at)
+                await self._file()
 
     def _has_news(self) -> bool:
         newest = self._events.newest(1)
@@ -120,32 +137,34 @@ class Archive:
         return row | ({"held": held} if held else {})
 
     async def _file(self) -> None:
+        """Raises StateStoreUnavailable; what was not filed then is the next time."""
         for page in self._pages:
             if page.is_filed:
                 continue
             raw = orjson.dumps({k: v for k, v in asdict(page).items() if k != "is_filed"})
-            try:
-                await self._store.put(GROUP, page.key, raw, ttl_s=KEPT_S)
-            except StateStoreUnavailable:
-                return
+            await self._store.put(GROUP, page.key, raw, ttl_s=KEPT_S)
             page.is_filed = True
 
-    async def pages(self, now: float) -> list[Json]:
-        """All that is known, of other gateways and former lives too, oldest first."""
+    async def told(self, now: float) -> Told:
+        """All that is known, of other gateways and former lives too. Waits a little for a store that is slow."""
         self.enter(now)
         own = {page.key: asdict(page) for page in self._pages}
-        return sorted(({**await self._on_file(), **own}).values(), key=lambda page: page["begins_at"])
+        try:
+            on_file, is_whole = await patiently(self._on_file), True
+        except StateStoreUnavailable:
+            on_file, is_whole = {}, False
+        return Told(sorted((on_file | own).values(), key=lambda page: page["begins_at"]), is_whole)
 
     async def _on_file(self) -> dict[str, Json]:
-        try:
-            found = await self._store.scan(GROUP)
-        except StateStoreUnavailable:
-            return {}
+        found = await self._store.scan(GROUP)
         return {key: page for key, raw in found.items() if (page := _read(raw)) is not None}
 
     async def _recall(self, now: float) -> None:
-        events = [Event(**e) for page in (await self._on_file()).values() for e in page["events"]]
-        self._events.recall(sorted((e for e in events if e.last_at <= now), key=lambda e: e.at))
+        """Takes over what was told before `now`. Raises StateStoreUnavailable; the next time it is all taken over."""
+        if not self._has_recalled:
+            events = [Event(**e) for page in (await self._on_file()).values() for e in page["events"]]
+            self._events.recall(sorted((e for e in events if e.last_at <= now), key=lambda e: e.at))
+            self._has_recalled = True
 
 
 def _read(raw: bytes) -> Json | None:

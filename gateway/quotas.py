@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import uuid4
 
 from gateway.callers import Callers
 from gateway.policy.quota import Bucket
 from state_store.buckets import Draw, draw
+from state_store.patience import patiently
 from state_store.protocol import StateStore, StateStoreUnavailable
 
 GROUP = "quotas"
@@ -35,7 +37,8 @@ class QuotaExchange:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            await self._try()
+            with suppress(StateStoreUnavailable):
+                await patiently(self.exchange)
 
     async def _run(self) -> None:
         while True:

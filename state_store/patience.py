@@ -5,10 +5,34 @@ of short ticks, each armed only when the one before has fired: a stall, however 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
+from state_store.protocol import StateStoreUnavailable
+
+T = TypeVar("T")
 TICKS = 5
+PATIENCE_S = 2.0
+"""How long those wait for a store who have the time: at the end of a life, or for somebody who reads."""
+AGAIN_AFTER_S = 0.05
+
+
+async def patiently(verb: Callable[[], Awaitable[T]], within_s: float = PATIENCE_S) -> T:
+    """What a verb says, asked again while the store gives no answer.
+
+    Raises:
+        StateStoreUnavailable: it gave none within `within_s` seconds.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + within_s
+    while True:
+        try:
+            return await verb()
+        except StateStoreUnavailable:
+            if loop.time() >= until:
+                raise
+        await asyncio.sleep(AGAIN_AFTER_S)
 
 
 @asynccontextmanager

@@ -1,14 +1,19 @@
 """The chronicle on file: it outlives its gateway, waits for the store, and stays small."""
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
+from time import time
 
 import orjson
 
-from gateway.archive import KEPT_S, Archive, Watched
+from gateway.archive import FILED_EVERY_S, KEPT_S, Archive, Watched
 from gateway.events import EventLog
 from gateway.shares import TierShares
 from state_store.memory import MemoryStateStore
+from state_store.protocol import StateStoreUnavailable
 from tests.gateway.test_agreement import Store
+from tests.virtual_time import run
 
 AT = 1_700_000_400.0
 """Ten minutes begin here."""
@@ -30,7 +35,8 @@ class Gateway:
 
     async def file(self, now: float) -> None:
         self.archive.enter(now)
-        await self.archive._file()
+        with suppress(StateStoreUnavailable):
+            await self.archive._file()
 
 
 async def test_what_is_on_file_outlives_the_gateway_and_is_told_to_the_next() -> None:
@@ -46,7 +52,7 @@ async def test_what_is_on_file_outlives_the_gateway_and_is_told_to_the_next() ->
     second.events.add("gateway", "it starts", AT + 59)
     await second.archive._recall(AT + 60)
     assert [e.text for e in second.events.newest()] == ["it starts", "r is down"]
-    pages = [p for p in await second.archive.pages(AT + 60) if p["rows"]]
+    pages = [p for p in (await second.archive.told(AT + 60)).pages if p["rows"]]
     assert [p["gateway"] for p in pages] == ["first"]
     assert pages[0]["rows"] == [
         {
@@ -68,7 +74,7 @@ async def test_counts_are_those_since_the_last_look_ten_seconds_a_row() -> None:
     for now, count in ((AT + 1, 2), (AT + 9, 3), (AT + 11, 4), (AT + 30, 0), (AT + 41, 1)):
         one.serve("best", count)
         one.archive.enter(now)
-    (page, *_) = await one.archive.pages(AT + 42)
+    (page, *_) = (await one.archive.told(AT + 42)).pages
     assert [(r["at"] - AT, r["models"]["chat"]["tiers"]["best"]) for r in page["rows"]] == [
         (0, 5),
         (10, 4),
@@ -80,24 +86,77 @@ async def test_a_tier_that_is_held_back_is_on_file_without_traffic() -> None:
     one = Gateway("one", MemoryStateStore())
     one.held = {"best": 0.4}
     one.archive.enter(AT)
-    (page, *_) = await one.archive.pages(AT)
+    (page, *_) = (await one.archive.told(AT)).pages
     assert page["rows"][0]["models"] == {"chat": {"held": {"best": 0.4}}}
 
 
-async def test_pages_wait_for_the_store() -> None:
-    store = Store()
-    one, other = Gateway("one", store), Gateway("other", store)
-    store.is_away = True
-    for minute in range(25):
-        one.serve("best")
-        await one.file(AT + 60 * minute)
-    assert len(await one.archive.pages(AT + 1450)) >= 3
-    assert [p for p in await other.archive.pages(AT + 1500) if p["rows"]] == []
-    store.is_away = False
-    await one.file(AT + 1500)
-    found = [p for p in await other.archive.pages(AT + 1500) if p["rows"]]
-    assert [p["begins_at"] - AT for p in found] == [0, 600, 1200]
-    assert sum(len(p["rows"]) for p in found) == 25
+def test_pages_wait_for_the_store() -> None:
+    async def scenario() -> None:
+        store = Store()
+        one, other = Gateway("one", store), Gateway("other", store)
+        store.is_away = True
+        for minute in range(25):
+            one.serve("best")
+            await one.file(AT + 60 * minute)
+        assert len((await one.archive.told(AT + 1450)).pages) >= 3
+        told = await other.archive.told(AT + 1500)
+        assert [p for p in told.pages if p["rows"]] == []
+        assert not told.is_whole
+        store.is_away = False
+        await one.file(AT + 1500)
+        told = await other.archive.told(AT + 1500)
+        found = [p for p in told.pages if p["rows"]]
+        assert [p["begins_at"] - AT for p in found] == [0, 600, 1200]
+        assert sum(len(p["rows"]) for p in found) == 25
+        assert told.is_whole
+
+    run(scenario())
+
+
+class Stuttering(MemoryStateStore):
+    """A store behind a breaker: after a call that took too long it gives no answer for a while."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0)
+        self.refusals = 0
+
+    async def put(
+        self, group: str, key: str, value: bytes, *, ttl_s: float, only_if_absent: bool = False
+    ) -> bool:
+        self._reach()
+        return await super().put(group, key, value, ttl_s=ttl_s, only_if_absent=only_if_absent)
+
+    async def scan(self, group: str) -> dict[str, bytes]:
+        self._reach()
+        return await super().scan(group)
+
+    def _reach(self) -> None:
+        if self.refusals > 0:
+            self.refusals -= 1
+            raise StateStoreUnavailable("not tried again yet")
+
+
+def test_a_store_that_gives_no_answer_for_a_moment_loses_nothing() -> None:
+    async def scenario() -> None:
+        store = Stuttering()
+        first, second, third = Gateway("first", store), Gateway("second", store), Gateway("third", store)
+        await first.archive.start()
+        first.serve("small")
+        first.events.add("health", "r is down", time() - 1)
+        store.refusals = 5
+        await first.archive.stop()
+        store.refusals = 5
+        told = await second.archive.told(time())
+        assert [p["gateway"] for p in told.pages if p["rows"]] == ["first"]
+        assert told.is_whole
+        store.refusals = 1
+        await third.archive.start()
+        assert third.events.newest() == []
+        await asyncio.sleep(2 * FILED_EVERY_S)
+        assert [e.text for e in third.events.newest()] == ["r is down"]
+        await third.archive.stop()
+
+    run(scenario())
 
 
 async def test_six_hours_of_traffic_are_less_than_a_megabyte() -> None:
@@ -119,4 +178,4 @@ async def test_what_is_no_page_is_ignored() -> None:
         await store.put("chronicle", str(number), raw, ttl_s=9.0)
     one = Gateway("one", store)
     await one.archive._recall(AT)
-    assert [p["gateway"] for p in await one.archive.pages(AT)] == ["one"]
+    assert [p["gateway"] for p in (await one.archive.told(AT)).pages] == ["one"]
