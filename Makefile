@@ -13,11 +13,8 @@ setup: ## .venv, locked dependencies, demonstration models; does nothing when th
 run: setup ## the whole system on this machine: Redis, vLLM, llama.cpp, gateway on Ray Serve
 	@exec .venv/bin/graceway up -c deploy/local.yaml
 
-# Two at a time where tests wait for timers most of the time; one at a time where an engine computes.
-TESTS = $(PY) -m pytest -n 2 --dist loadfile -m "not real and not slow" && $(PY) -m pytest -m "real and not slow"
-
 test: setup ## every test but the slow ones: units, contracts, integration, and the real parts end to end
-	$(TESTS)
+	scripts/tests.sh
 
 test-all: test ## the slow ones too
 	$(PY) -m pytest -m slow
@@ -27,7 +24,7 @@ check: setup ## what must hold before a change lands
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	$(TESTS)
+	scripts/tests.sh
 
 fuzz: setup ## the parsers under Atheris for FUZZ_SECONDS (600) in all; finds and keeps what breaks them
 	$(PY) -m fuzz
