@@ -33,10 +33,16 @@ def schema_problems(error: ValidationError, document: Document, root: type[BaseM
     seen: dict[Place, ErrorDetails] = {}
     for detail in error.errors(include_url=False):
         seen.setdefault(_written_place(detail, document.data), detail)
+    misspelt = {
+        (*place[:-1], meant)
+        for place, detail in seen.items()
+        if detail["type"] == "extra_forbidden" and (meant := _meant(place, root))
+    }
     return [
         _problem(detail, place, document, root)
         for place, detail in seen.items()
-        if detail["type"] != "too_short" or not _has_fault_inside(place, seen)
+        if not (detail["type"] == "missing" and place in misspelt)
+        and (detail["type"] != "too_short" or not _has_fault_inside(place, seen))
     ]
 
 
@@ -78,11 +84,17 @@ def _type_mend(kind: str, value: object) -> str:
 
 
 def _unknown_key(line: int, place: Place, root: type[BaseModel]) -> Problem:
-    key, known = str(place[-1]), sorted(_keys_at(root, place[:-1]))
-    near = get_close_matches(key, known, n=1, cutoff=0.6)
-    mend = f"Did you mean '{near[0]}'?" if near else f"Known here: {', '.join(known)}"
+    key, meant = str(place[-1]), _meant(place, root)
+    known = ", ".join(sorted(_keys_at(root, place[:-1])))
+    mend = f"Did you mean '{meant}'?" if meant else f"Known here: {known}"
     where = f" in {_name(place[:-1])}" if place[:-1] else ""
     return Problem(line, f"unknown key '{key}'{where}", mend)
+
+
+def _meant(place: Place, root: type[BaseModel]) -> str:
+    """The key that an unknown one looks like; empty when like none."""
+    near = get_close_matches(str(place[-1]), sorted(_keys_at(root, place[:-1])), n=1, cutoff=0.6)
+    return near[0] if near else ""
 
 
 def _not_one_of(line: int, name: str, value: str, expected: str) -> Problem:

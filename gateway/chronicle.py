@@ -11,10 +11,11 @@ from time import time
 
 from gateway.beside import Beside
 from gateway.events import EventLog, lasting
-from gateway.standing import Standing
+from gateway.standing import Level, Standing
 
 TICK_S = 0.5
-GAVE_UP = ("degraded", "down")
+_BECAME: Mapping[Level, str] = {"degraded": "became degraded", "down": "went down"}
+GAVE_UP = frozenset(_BECAME)
 LASTING_S = 1.0
 """A change that is gone again sooner is not told."""
 
@@ -108,7 +109,10 @@ class Chronicle(Beside):
             page.is_told = True
             standing = look.standing
             cost = f"; {standing.cost}" if standing.cost else ""
-            self._events.add("ladder", standing.text + cost, page.degraded_at)
+            # How it stood then: that it was a change is said first, as the line stays when it is over.
+            self._events.add(
+                "ladder", f"{model} {_BECAME[standing.level]}: {standing.text}{cost}", page.degraded_at
+            )
 
     def _tell_end(self, model: str, page: _Page, look: Look, now: float) -> None:
         if not page.is_told or page.degraded_at is None or page.at_begin is None:

@@ -57,7 +57,7 @@ class Fleet:
             if known is not None and known.place != place and known.place.is_same_server(place):
                 known.retune(place)
         for name in [n for n, r in tier.replicas.items() if places.get(n) != r.place]:
-            replica = tier.replicas.pop(name)
+            replica = tier.drop(name)
             replica.become(Health("draining", "removed", replica.health.since))
             replica.pool.close()
         new = [self._replica(tier, place) for name, place in places.items() if name not in tier.replicas]

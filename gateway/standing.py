@@ -12,9 +12,9 @@ RECENT_S = 10
 """What counts as now."""
 
 _WHY = {
-    "queue_full": "{tier} is full",
+    "queue_full": "{tier} was full",
     "deadline": "{tier} could not have begun in time",
-    "priority": "{tier} keeps its places for more important requests",
+    "priority": "{tier} kept its places for more important requests",
     "rate_limited": "a rate limit was reached",
     "backpressure": "{tier} pushed back",
     "no_replica": "no replica of {tier} could serve",
@@ -24,12 +24,12 @@ _WHY = {
     "resumed": "streams went on there",
     "pinned": "an operator pinned a lower tier",
     "override": "an operator set {tier}'s share",
-    "pressure_ttft": "{tier}'s first tokens come later than promised",
-    "pressure_errors": "too many attempts on {tier} fail",
-    "pressure_queue": "waits for {tier} are too long",
-    "pressure_kv": "{tier} has hardly any KV cache left",
-    "pressure_lost": "{tier} has lost replicas",
-    "pressure_dependencies": "what {tier}'s requests need is missing",
+    "pressure_ttft": "{tier}'s first tokens came later than promised",
+    "pressure_errors": "too many attempts on {tier} failed",
+    "pressure_queue": "waits for {tier} were too long",
+    "pressure_kv": "{tier} had hardly any KV cache left",
+    "pressure_lost": "{tier} had lost replicas",
+    "pressure_dependencies": "what {tier}'s requests need was missing",
 }
 
 
@@ -90,7 +90,8 @@ def _by_its_best(model: str, rungs: Sequence[Rung], recent: Recent) -> Standing:
     if lower:
         share = sum(lower.values()) / sum(recent.answers.values())
         names = _listed(sorted(lower, key=lambda n: -lower[n]))
-        text = f"{_percent(share)} of {model}'s answers come from {names} because {_why(best, recent)}{fewer}"
+        of = f"{_percent(share)} of {model}'s answers in the last {RECENT_S} s"
+        text = f"{of} came from {names} because {_why(best, recent)}{fewer}"
         return Standing("degraded", text, _cost(rungs, recent))
     if recent.sheds:
         return Standing("degraded", f"{served} but requests are refused{fewer}", _cost(rungs, recent))
@@ -105,7 +106,7 @@ def _why(best: Rung, recent: Recent) -> str:
 
 
 def why(reason: str, tier: str) -> str:
-    """Why a tier did not answer, in words."""
+    """Why a tier did not answer, in words: of answers that were given, so in the past."""
     return _WHY.get(reason, "replicas of {tier} failed").format(tier=tier)
 
 

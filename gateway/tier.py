@@ -35,6 +35,7 @@ class Tier:
         self.spec = spec
         self.name = spec.name
         self.replicas: dict[str, Replica] = {}
+        self._last_window: int | None = None
         self.purse: Purse | None = None
         """What it may cost; None for a tier that costs nothing by the token."""
         self.room = WaitingRoom()
@@ -61,9 +62,14 @@ class Tier:
 
     @property
     def window(self) -> int | None:
-        """Tokens of prompt and answer together that some replica takes; None when nobody said."""
+        """Tokens of prompt and answer together that some replica takes, or took that is gone; None when nobody said."""
         told = [r.max_model_len for r in self.replicas.values() if r.max_model_len is not None]
-        return self.spec.max_model_len or max(told, default=None)
+        return self.spec.max_model_len or max(told, default=self._last_window)
+
+    def drop(self, name: str) -> Replica:
+        """Takes a replica out."""
+        self._last_window = self.window
+        return self.replicas.pop(name)
 
     def changed(self) -> None:
         """A replica's health, breaker or presence changed."""

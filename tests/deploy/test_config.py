@@ -124,6 +124,14 @@ BAD = {
         tier("{name: a}"),
         "c.yaml:4: 'models.chat.tiers[0].backend' is missing. Add `backend: …`",
     ),
+    "a key that is needed misspelt": (
+        "models:\n  chat:\n    tires:\n      - {backend: canned}\n",
+        "c.yaml:3: unknown key 'tires' in 'models.chat'. Did you mean 'tiers'?",
+    ),
+    "the first key misspelt": (
+        "model:\n  chat:\n    tiers:\n      - {backend: canned}\n",
+        "c.yaml:1: unknown key 'model'. Did you mean 'models'?",
+    ),
     "backend misspelt": (
         tier("backend: opnai"),
         "c.yaml:4: 'models.chat.tiers[0].backend' is 'opnai'. "

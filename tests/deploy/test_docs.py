@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from deploy.config import Config, load_config
+from deploy.progress import ready_lines
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [
@@ -28,6 +29,11 @@ def test_examples_are_valid(document: str, example: str, tmp_path: Path) -> None
 
 def test_there_are_examples() -> None:
     assert {"README.md", "docs/config.md"} <= {document for document, _ in EXAMPLES}
+
+
+def test_the_readme_shows_what_is_printed_when_it_is_ready() -> None:
+    lines = ready_lines(load_config(ROOT / "deploy" / "local.yaml"), "http://127.0.0.1:8000")
+    assert "\n".join(lines) in (ROOT / "README.md").read_text()
 
 
 def keys_of(annotation: Any) -> Iterator[str]:

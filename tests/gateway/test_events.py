@@ -107,7 +107,7 @@ def test_an_outage_has_a_beginning_and_an_end() -> None:
     watched.see(well)
     assert watched.told == [
         (1000.5, "primary of chat can't serve"),
-        (1000.5, "chat is served by small because it is so; quality 0.6"),
+        (1000.5, "chat became degraded: chat is served by small because it is so; quality 0.6"),
         (watched.now - 0.5, "primary of chat can serve again, after 1 min"),
         (
             watched.now - 0.5,

@@ -128,6 +128,21 @@ async def test_one_that_no_tier_could_have_is_the_callers_mistake(
         await all_idle(gateway, narrow)
 
 
+async def test_a_window_is_known_when_the_replica_that_told_it_is_gone(
+    narrow: EngineProcess, config: Path
+) -> None:
+    small = tier("small", narrow, gives_up={"context": True})
+    async with (
+        EngineProcess(max_model_len=512) as wide,
+        serving(config, tier("primary", wide), small) as gateway,
+    ):
+        assert (await ask(gateway.url, Question(stream=False))).headers["x-served-tier"] == "primary"
+        await gateway.reload(tier("primary", nowhere()), small)
+        answer = await ask(gateway.url, LONG)
+        assert (answer.status, answer.json["error"]["code"]) == (400, "context_length_exceeded")
+        await all_idle(gateway, narrow)
+
+
 async def test_a_broken_stream_goes_on_in_the_narrow_tier_with_fewer_turns(
     engines: Engines, narrow: EngineProcess, config: Path
 ) -> None:
