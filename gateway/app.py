@@ -101,8 +101,8 @@ class Gateway:
         """Begins to watch the replicas; returns when each has been probed once, or after two seconds."""
         self._trace()
         await asyncio.gather(*(m.start() for m in self._models.values()))
-        await self._quotas.start()
-        await self._archive.start()
+        await self._quotas.join()
+        await self._archive.open()
         self._chronicle.start()
         self._loads.start()
         self._loop_lag.start()
@@ -353,7 +353,7 @@ def _pin_text(model: str, pin: Pin) -> str:
 def _request_log(spec: LogSpec, lines: LineWriter | None) -> TakeTrail | None:
     if lines is None or not spec.has_requests:
         return None
-    return partial(lines.put, request_json if spec.format == "json" else request_text)
+    return partial(lines.take, request_json if spec.format == "json" else request_text)
 
 
 def _log_event(event: Event) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from gateway.beside import Beside
 from gateway.events import Event, EventLog
 from gateway.shares import Counts, TierShares
 from state_store.patience import patiently
@@ -63,7 +64,7 @@ class Page:
         return f"{self.gateway}:{self.begins_at:.0f}"
 
 
-class Archive:
+class Archive(Beside):
     """One gateway's pages, and those of others that are on file. Times are Unix seconds."""
 
     def __init__(
@@ -74,19 +75,17 @@ class Archive:
         self._counted: dict[str, Counts] = {}
         self._began_at = time()
         self._has_recalled = False
-        self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    async def open(self) -> None:
         """Takes over what was told before this gateway started, and begins to file."""
         with suppress(StateStoreUnavailable):
             await self._recall(self._began_at)
-        self._task = asyncio.create_task(self._run(), name="archive")
+        self.start()
 
     async def stop(self) -> None:
         """What has not been filed yet is, if the store can be reached."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
+        if self.has_begun:
             self.enter(time())
             with suppress(StateStoreUnavailable):
                 await patiently(self._file)

@@ -12,6 +12,10 @@ class Beside(ABC):
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=type(self).__name__)
 
+    @property
+    def has_begun(self) -> bool:
+        return self._task is not None
+
     async def stop(self) -> None:
         """Returns when it has ended; at once when it never began."""
         if self._task is not None:

@@ -5,11 +5,11 @@ What waits is bounded: beyond that, lines are dropped and counted.
 
 import logging
 import os
-import threading
-from collections import deque
 from collections.abc import Callable
 from select import PIPE_BUF
 from typing import Any
+
+from gateway.backlog import Backlog
 
 LOOK_S = 0.1
 WAITING = 10_000
@@ -19,48 +19,30 @@ CLOSE_S = 1.0
 Encode = Callable[[Any], bytes]
 
 
-class LineWriter:
+class LineWriter(Backlog[tuple[Encode, Any]]):
     """Takes what lines are made of, and makes and writes them later."""
 
     def __init__(self, fd: int, waiting: int = WAITING) -> None:
-        self._fd, self._waiting = fd, waiting
-        self._items: deque[tuple[Encode, Any]] = deque()
-        self.dropped = 0
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="log lines", daemon=True)
+        super().__init__("log lines", LOOK_S, waiting)
+        self._fd = fd
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def put(self, encode: Encode, item: Any) -> None:
+    def take(self, encode: Encode, item: Any) -> None:
         """One line: `encode(item)`. Called from any thread; never waits."""
-        if len(self._items) >= self._waiting:
-            self.dropped += 1
-        else:
-            self._items.append((encode, item))
+        self.put((encode, item))
 
     def put_bytes(self, lines: bytes) -> None:
         """Whole lines, made already."""
-        self.put(_as_it_is, lines)
+        self.take(_as_it_is, lines)
 
-    def close(self, within_s: float = CLOSE_S) -> None:
-        """Writes what is left, if it can be written in that time."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(within_s)
+    def stop(self, within_s: float = CLOSE_S) -> None:
+        super().stop(within_s)
 
-    def _run(self) -> None:
-        is_last = False
-        while not is_last:
-            is_last = self._stopping.wait(LOOK_S)
-            self._write_all()
-
-    def _write_all(self) -> None:
+    def _work_off(self) -> None:
         """Whole lines together, as many as a pipe takes in one piece beside those of other processes."""
         batch: list[bytes] = []
         size = 0
-        while self._items:
-            line = self._encoded(*self._items.popleft())
+        while self._waiting:
+            line = self._encoded(*self._waiting.popleft())
             if size + len(line) > PIPE_BUF:
                 self._write(batch)
                 batch, size = [], 0
@@ -97,7 +79,7 @@ class LineHandler(logging.Handler):
         self._writer.put_bytes(self._encode(record))
 
     def close(self) -> None:
-        self._writer.close()
+        self._writer.stop()
         super().close()
 
 

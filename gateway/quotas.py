@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import uuid4
 
+from gateway.beside import Beside
 from gateway.callers import Callers
 from gateway.policy.quota import Bucket
 from state_store.buckets import Draw, draw
@@ -18,25 +19,23 @@ IDLE_S = 1.0
 """The same while nothing is."""
 
 
-class QuotaExchange:
+class QuotaExchange(Beside):
     """Keeps the quotas of one gateway in step with those of the others, as long as it runs."""
 
     def __init__(self, store: StateStore, callers: Callable[[], Callers]) -> None:
         self._store, self._callers = store, callers
         self._me = uuid4().hex
         self._all_due_at = 0.0
-        self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    async def join(self) -> None:
         """The first exchange, if the store is there, and all that follow."""
         await self._try()
-        self._task = asyncio.create_task(self._run(), name="quotas")
+        self.start()
 
     async def stop(self) -> None:
         """Tells what is left to tell."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
+        if self.has_begun:
             with suppress(StateStoreUnavailable):
                 await patiently(self.exchange)
 

@@ -6,12 +6,11 @@ Nothing waits for it: what it can't take is dropped and counted, and a collector
 import logging
 import os
 import socket
-import threading
 import time
-from collections import deque
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
+from gateway.backlog import Backlog
 from gateway.otlp import Clock, batch_of, resource_of, spans_of
 from gateway.specs import TracingSpec
 from gateway.trail import Trail
@@ -30,55 +29,39 @@ CLOSE_S = 2.0
 VERSION_PATH = "/v1/traces"
 
 
-class TraceExporter:
-    """Takes trails from `start` to `stop`."""
+class TraceExporter(Backlog[Trail]):
+    """Takes the trails of sampled requests that have ended."""
 
     def __init__(self, spec: TracingSpec, waiting: int = WAITING) -> None:
         assert spec.url is not None, "without an address there is nothing to export to"
-        self.spec, self._waiting = spec, waiting
-        self._trails: deque[Trail] = deque()
+        super().__init__("trace exporter", EVERY_S, waiting)
+        self.spec = spec
         self._clock = Clock()
         instance = f"{socket.gethostname()}:{os.getpid()}"
         self._resource = resource_of({"service.name": spec.service, "service.instance.id": instance})
         self._connection: HTTPConnection | None = None
         self._is_lost = False
-        self.exported = self.dropped = 0
-        """Requests whose spans arrived, and those that nobody will see."""
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="trace exporter", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def put(self, trail: Trail) -> None:
-        """A sampled request has ended. Never waits."""
-        if len(self._trails) >= self._waiting:
-            self.dropped += 1
-        else:
-            self._trails.append(trail)
+        self.exported = 0
+        """Requests whose spans arrived."""
 
     def stop(self, within_s: float = CLOSE_S) -> None:
-        """Sends what is left, if it can be sent in that time."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(within_s)
+        super().stop(within_s)
 
-    def _run(self) -> None:
-        is_last = False
-        while not is_last:
-            is_last = self._stopping.wait(EVERY_S)
-            has_sent = True
-            while self._trails and has_sent:
-                has_sent = self._send_some()
+    def _work_off(self) -> None:
+        has_sent = True
+        while self._waiting and has_sent:
+            has_sent = self._send_some()
+
+    def _end(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
     def _send_some(self) -> bool:
         """One batch; whether it arrived."""
         spans: list[bytes] = []
-        requests = min(BATCH, len(self._trails))
+        requests = min(BATCH, len(self._waiting))
         for number in range(requests):
-            spans += spans_of(self._trails.popleft(), self._clock)
+            spans += spans_of(self._waiting.popleft(), self._clock)
             if number % IN_ONE_GO == IN_ONE_GO - 1:
                 time.sleep(0)
         try:

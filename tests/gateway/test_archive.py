@@ -140,7 +140,7 @@ def test_a_store_that_gives_no_answer_for_a_moment_loses_nothing() -> None:
     async def scenario() -> None:
         store = Stuttering()
         first, second, third = Gateway("first", store), Gateway("second", store), Gateway("third", store)
-        await first.archive.start()
+        await first.archive.open()
         first.serve("small")
         first.events.add("health", "r is down", time() - 1)
         store.refusals = 5
@@ -150,7 +150,7 @@ def test_a_store_that_gives_no_answer_for_a_moment_loses_nothing() -> None:
         assert [p["gateway"] for p in told.pages if p["rows"]] == ["first"]
         assert told.is_whole
         store.refusals = 1
-        await third.archive.start()
+        await third.archive.open()
         assert third.events.newest() == []
         await asyncio.sleep(2 * FILED_EVERY_S)
         assert [e.text for e in third.events.newest()] == ["r is down"]

@@ -27,8 +27,8 @@ def test_all_lines_whole_and_in_order(tmp_path: Path) -> None:
         writer = LineWriter(file.fileno())
         writer.start()
         for item in range(2000):
-            writer.put(numbered, item)
-        writer.close()
+            writer.take(numbered, item)
+        writer.stop()
     assert (tmp_path / "log").read_bytes() == b"".join(map(numbered, range(2000)))
     assert writer.dropped == 0
 
@@ -41,19 +41,19 @@ def test_a_stuck_pipe_costs_lines_and_nothing_else() -> None:
     lines = 3000
     began_at = time.perf_counter()
     for item in range(lines):
-        writer.put(numbered, item)
+        writer.take(numbered, item)
         if item % 50 == 0:
             time.sleep(0.001)
     assert time.perf_counter() - began_at < 5.0
-    until(lambda: len(writer._items) >= 100 or writer.dropped)
+    until(lambda: len(writer._waiting) >= 100 or writer.dropped)
     for item in range(lines):
-        writer.put(numbered, item)
+        writer.take(numbered, item)
     assert writer.dropped >= lines - 100
     # What was written before is whole; and it goes on when somebody reads again.
     seen = os.read(reading, 1 << 20)
     assert seen.startswith(numbered(0) + numbered(1))
     os.close(reading)
-    writer.close()
+    writer.stop()
     os.close(writing)
 
 
@@ -62,9 +62,9 @@ def test_nobody_reads(tmp_path: Path) -> None:
     os.close(reading)
     writer = LineWriter(writing)
     writer.start()
-    writer.put(numbered, 1)
+    writer.take(numbered, 1)
     until(lambda: writer.dropped == 1)
-    writer.close()
+    writer.stop()
     os.close(writing)
 
 
@@ -75,9 +75,9 @@ def test_a_line_that_cannot_be_made_ends_no_other(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as file:
         writer = LineWriter(file.fileno())
         writer.start()
-        writer.put(broken, 1)
-        writer.put(numbered, 2)
-        writer.close()
+        writer.take(broken, 1)
+        writer.take(numbered, 2)
+        writer.stop()
     assert (tmp_path / "log").read_bytes() == numbered(2)
     assert writer.dropped == 1
 

@@ -75,7 +75,8 @@ BEST = Recent({"primary": 10})
             [primary(), SMALL],
             Recent({"primary": 999, "small": 1}, {"deadline": 1}),
             "degraded",
-            "less than 1 % of chat's answers in the last 10 s came from small because primary could not have begun in time (deadline)",
+            "less than 1 % of chat's answers in the last 10 s came from small "
+            "because primary could not have begun in time (deadline)",
         ),
         (
             [primary(), SMALL],
