@@ -99,6 +99,8 @@ class Sessions:
         except StateStoreUnavailable:
             self._keep(turn.session)
         else:
+            if said.kept == "unconfirmed":
+                self._keep(turn.session)
             self._take(turn.session, known, said)
             turn.take(said)
             turn.replicas = known.record.replicas
@@ -164,7 +166,7 @@ class Sessions:
                 await asyncio.gather(*(self._put_one_back(session) for session in some[1:]))
 
     async def _put_one_back(self, session: str) -> bool:
-        """Whether the store took what is known of it."""
+        """Whether the store took what is known of it, for good."""
         known = self._known.get(session)
         if known is None:
             self._unsaved.pop(session, None)
@@ -173,8 +175,12 @@ class Sessions:
             said = await step(self._store, self._model, session, known.record, turns=0, ttl_s=TTL_S)
         except StateStoreUnavailable:
             return False
-        self._unsaved.pop(session, None)
         self._take(session, known, said)
+        if said.kept == "unconfirmed":
+            return False
+        if known.record.turn <= said.turn:
+            # Otherwise it had another turn meanwhile, of which the store may know nothing.
+            self._unsaved.pop(session, None)
         return True
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from state_store.session_turns import SessionRecord
 
-Durability = Literal["local", "stored", "replicated"]
+Durability = Literal["local", "stored", "replicated", "unconfirmed"]
 
 
 @dataclass(slots=True, eq=False)
@@ -20,12 +20,12 @@ class Turn:
     """0: this gateway knows of no turn before those that it had without the store."""
     number: int = 0
     durability: Durability = "local"
-    """`local`: only this gateway knows of the turn, or nobody else is known to."""
+    """`local`: only this gateway knows of the turn, or nobody else is known to; otherwise where the store has it."""
 
     def take(self, record: SessionRecord) -> None:
-        """The store has the turn."""
+        """The store has the turn, or one of its servers."""
         self.epoch, self.number = record.epoch, record.turn
-        self.durability = "replicated" if record.is_replicated else "stored"
+        self.durability = record.kept
 
     def told(self) -> list[tuple[str, str]]:
         """Headers, as of now: once an answer has begun, what it said of its turn stands."""

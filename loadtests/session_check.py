@@ -10,7 +10,7 @@ import asyncio
 import random
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ PLAN = Plan(replicas=2, gateways=2, token_ms=15.0, has_small_tier=False, more_co
 
 
 @asynccontextmanager
-async def running_rig(wait_replicas: int = 0) -> AsyncIterator[Rig]:
+async def running_rig(options: str = "") -> AsyncIterator[Rig]:
     """Starts everything, and leaves nothing of it behind."""
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(running_sentinels())
@@ -41,8 +41,7 @@ async def running_rig(wait_replicas: int = 0) -> AsyncIterator[Rig]:
         for engine in engines:
             await stack.enter_async_context(engine)
         config = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "sessions.yaml"
-        url = f"{redis.url}?wait_replicas={wait_replicas}"
-        config.write_text(graceway_config(PLAN, engines, None, url))
+        config.write_text(graceway_config(PLAN, engines, None, redis.url + options))
         gateways = [GatewayProcess(config) for _ in range(PLAN.gateways)]
         for gateway in gateways:
             await stack.enter_async_context(gateway)
@@ -89,14 +88,14 @@ class Tally:
         self.violations += len(verdict.violations)
 
 
-async def run_histories(count: int, seed: int, wait_replicas: int) -> Tally:
+async def run_histories(count: int, seed: int, options: str, faults: Sequence[Fault] = FAULTS) -> Tally:
     """All of them, the faults in turn. A rig that does not come back in time is started anew."""
     rng, tally = random.Random(seed), Tally()
     while tally.histories < count:
         try:
-            async with running_rig(wait_replicas) as rig:
+            async with running_rig(options) as rig:
                 while tally.histories < count:
-                    fault = FAULTS[tally.histories % len(FAULTS)]
+                    fault = faults[tally.histories % len(faults)]
                     verdict, failed = await run_history(rig, fault, rng)
                     tally.take(verdict, failed)
                     _tell(tally.histories, fault, verdict, failed)
@@ -108,7 +107,7 @@ async def run_histories(count: int, seed: int, wait_replicas: int) -> Tally:
 
 def _tell(number: int, fault: Fault, verdict: Verdict, failed: int) -> None:
     _say(
-        f"{number:>4} {fault.name:<25} {verdict.turns:>5} turns, {verdict.local:>4} local, "
+        f"{number:>4} {fault.name:<25} {verdict.turns:>5} turns, {verdict.local:>4} not kept, "
         f"{verdict.epochs:>2} sessions began anew, {failed:>3} without answer"
     )
     for violation in verdict.violations:
@@ -121,7 +120,10 @@ def _say(line: str) -> None:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    tally = await run_histories(arguments.histories, arguments.seed, arguments.wait_replicas)
+    wait, known = arguments.wait_replicas, {fault.name: fault for fault in FAULTS}
+    options = "" if wait is None else f"?wait_replicas={wait}"
+    faults = FAULTS if arguments.faults == "all" else [known[name] for name in arguments.faults.split(",")]
+    tally = await run_histories(arguments.histories, arguments.seed, options, faults)
     return 1 if tally.violations else 0
 
 
@@ -129,7 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.session_check", description=__doc__)
     parser.add_argument("--histories", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--wait-replicas", type=int, default=0, help="replicas that must have a turn")
+    parser.add_argument("--faults", default="all", help=f"of {', '.join(fault.name for fault in FAULTS)}")
+    parser.add_argument("--wait-replicas", type=int, help="replicas that must have a turn; 1 for Sentinels")
     return parser
 
 

@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-LOCAL = "local"
+NOT_KEPT = ("local", "unconfirmed")
+"""What answers say of turns that may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class Turn:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the answer said that more than one gateway knows of it."""
-        return self.durability != LOCAL
+        """Whether the answer said that the turn outlives its gateway, and a server."""
+        return self.durability not in NOT_KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Verdict:
 
     turns: int
     local: int
+    """Turns that were said to be known to their gateway alone, or to a server that could not confirm them."""
     epochs: int
     """Sessions that were told, once or again, that turns of theirs may be forgotten."""
     violations: tuple[str, ...]

@@ -17,7 +17,7 @@ from state_store.patience import within
 from state_store.protocol import StateStoreUnavailable
 from state_store.redis_servers import Servers, servers_of
 from state_store.redis_url import RedisUrl, Server, parse_redis_url
-from state_store.script import Ran, Script
+from state_store.script import Kept, Ran, Script
 
 _CLOCK_SKEW_S = 3600.0
 Command = tuple[Any, ...]
@@ -77,15 +77,21 @@ class RedisStateStore:
         entry = _entry_key(group, key)
         more: list[Command] = [("PEXPIRE", entry, max(1, round(ttl_s * 1000)))]
         if self._wait_replicas:
-            # Half of the time there is, so that an answer without the replicas is an answer all the same.
-            more.append(("WAIT", self._wait_replicas, max(1, round(self._timeout_s * 500))))
+            # A third of the time there is: an answer without the replicas is an answer all the same, also where the
+            # script was not loaded yet and all is asked twice.
+            more.append(("WAIT", self._wait_replicas, max(1, round(self._timeout_s * 333))))
         try:
             done = await self._call(entry, ("EVALSHA", script.sha, 1, entry, *arguments), *more)
         except _NotLoaded:
             done = await self._call(entry, ("EVAL", script.lua, 1, entry, *arguments), *more)
         _must_be_a_list(done[0])
-        is_replicated = bool(self._wait_replicas) and done[-1] >= self._wait_replicas
-        return Ran([v if isinstance(v, bytes) else b"%d" % v for v in done[0]], is_replicated)
+        kept = self._kept(done[-1]) if self._wait_replicas else "stored"
+        if kept == "unconfirmed":
+            self._servers.doubted()
+        return Ran([v if isinstance(v, bytes) else b"%d" % v for v in done[0]], kept)
+
+    def _kept(self, confirmed: Any) -> Kept:
+        return "replicated" if confirmed >= self._wait_replicas else "unconfirmed"
 
     async def append(self, topic: str, value: bytes, *, max_values: int) -> str:
         key = _topic_key(topic)

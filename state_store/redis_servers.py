@@ -22,6 +22,8 @@ from state_store.redis_url import RedisUrl, Server
 LOOK_UP_WITHIN_S = 0.5
 LOOK_AGAIN_S = 1.0
 """How old what Sentinels said may be while all goes well."""
+LOOK_IN_DOUBT_S = 0.1
+"""How old it may be where a server's replicas do not follow it; longer where none of them runs would cost more."""
 MAX_CONNECTIONS = 16
 
 
@@ -42,6 +44,10 @@ class Servers(Protocol):
 
     def failed(self, key: str, moved_to: Server | None = None) -> None:
         """A call for this key failed, or was told where the key is now."""
+        ...
+
+    def doubted(self) -> None:
+        """A server answers, but its replicas do not follow it: another one may be the master."""
         ...
 
     async def close(self) -> None: ...
@@ -107,6 +113,9 @@ class OneServer:
     def failed(self, key: str, moved_to: Server | None = None) -> None:
         return None
 
+    def doubted(self) -> None:
+        return None
+
     async def close(self) -> None:
         await close_client(self._client)
 
@@ -120,7 +129,7 @@ class _Clients:
         self._closing: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._news: asyncio.Future[None] | None = None
-        self.looked_at = 0.0
+        self._looked_at = 0.0
 
     def at(self, server: Server) -> Any:
         if server not in self._clients:
@@ -138,9 +147,14 @@ class _Clients:
         """Starts a lookup unless one is under way."""
         loop = asyncio.get_running_loop()
         if self._looking is None or self._looking.done():
-            self.looked_at = loop.time()
+            self._looked_at = loop.time()
             self._news = loop.create_future()
             self._looking = loop.create_task(self._look(), name="redis addresses")
+
+    def look_if_older(self, age_s: float) -> None:
+        """Starts a lookup where the last one began longer ago than that."""
+        if asyncio.get_running_loop().time() - self._looked_at > age_s:
+            self.look()
 
     async def news(self) -> None:
         """Returns when a lookup has found something, or has ended without."""
@@ -184,11 +198,10 @@ class BehindSentinels:
         return ""
 
     async def client(self, key: str) -> Any:
-        loop = asyncio.get_running_loop()
         if self._master is None:
             await self._clients.news()
-        elif loop.time() - self._clients.looked_at > LOOK_AGAIN_S:
-            self._clients.look()
+        else:
+            self._clients.look_if_older(LOOK_AGAIN_S)
         if self._master is None:
             raise StateStoreUnavailable(f"no Sentinel knows a master called {self._name}")
         return self._clients.at(self._master)
@@ -198,6 +211,9 @@ class BehindSentinels:
 
     def failed(self, key: str, moved_to: Server | None = None) -> None:
         self._clients.look()
+
+    def doubted(self) -> None:
+        self._clients.look_if_older(LOOK_IN_DOUBT_S)
 
     async def _look_up(self) -> None:
         """Asks all at once, as the first may be frozen; the newest agreement counts, as one may be cut off from it."""
@@ -254,6 +270,9 @@ class InCluster:
         if moved_to is not None:
             self._slots[key_slot(key.encode())] = moved_to
         self._clients.look()
+
+    def doubted(self) -> None:
+        self._clients.look_if_older(LOOK_IN_DOUBT_S)
 
     async def _look_up(self) -> None:
         """Asks all nodes that are known at once; the first that knows of every slot is believed."""

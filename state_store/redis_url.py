@@ -23,6 +23,9 @@ KINDS: dict[str, Kind] = {
     "rediss+cluster": "cluster",
 }
 PORTS: dict[Kind, int] = {"single": 6379, "sentinel": 26379, "cluster": 6379}
+WAIT_REPLICAS: dict[Kind, int] = {"single": 0, "sentinel": 1, "cluster": 0}
+"""Unless the URL says otherwise. A master that Sentinels have replaced goes on for a moment: only what one more server
+has of two or three can't have been written to it alone."""
 FILES = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
 OPTIONS = (*FILES, "tls", "db", "wait_replicas", "timeout_ms", "sentinel_user", "sentinel_password")
 DEFAULT_TIMEOUT_S = 0.05
@@ -51,7 +54,7 @@ class RedisUrl:
     login: dict[str, Any] = field(default_factory=dict, repr=False)
     sentinel_login: dict[str, Any] = field(default_factory=dict, repr=False)
     wait_replicas: int = 0
-    """How many replicas must have a session's turn before it counts as replicated."""
+    """How many replicas must have a session's turn before it counts as kept; 0: nobody is waited for."""
     timeout_s: float = DEFAULT_TIMEOUT_S
 
 
@@ -81,7 +84,7 @@ def parse_redis_url(url: str) -> RedisUrl:
         path if kind == "sentinel" else "",
         login | ({"db": db} if db else {}),
         _login(options.get("sentinel_user", ""), options.get("sentinel_password", "")) | tls,
-        _number(options, "wait_replicas", "0"),
+        _number(options, "wait_replicas", f"{WAIT_REPLICAS[kind]}"),
         _number(options, "timeout_ms", f"{DEFAULT_TIMEOUT_S * 1000:.0f}") / 1000,
     )
 

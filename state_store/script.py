@@ -7,8 +7,12 @@ the fields, and returns a list of byte strings; nothing else runs on the entry m
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
+from typing import Literal
 
 Fields = dict[bytes, bytes]
+Kept = Literal["stored", "replicated", "unconfirmed"]
+"""Where a change is: in the store, which has no replicas to wait for; on as many replicas as wanted, too; or on a server
+that could not confirm that in time, so that the change is gone if another server is the master, or becomes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a script returned. `is_replicated`: as many replicas as wanted have the change, not only the master."""
+    """What a script returned, and where its change is."""
 
     values: list[bytes]
-    is_replicated: bool = False
+    kept: Kept = "stored"

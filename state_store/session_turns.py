@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from state_store.protocol import StateStore, StateStoreUnavailable
-from state_store.script import Fields, Script
+from state_store.script import Fields, Kept, Script
 
 GROUP = "sessions"
 _MEMORY = b"memory"
@@ -32,7 +32,8 @@ class SessionRecord:
     """The dataset that it was read from: another one may be older."""
     cause: str = ""
     """Why this epoch began with this reading: `new`, `lost` (the record was gone), `moved` (to another server)."""
-    is_replicated: bool = False
+    kept: Kept = "stored"
+    """Where this reading's turn is."""
 
 
 async def step(
@@ -49,7 +50,7 @@ async def step(
     try:
         epoch, turn, cause, home, *bound = (value.decode() for value in ran.values)
         replicas = dict(zip(bound[::2], bound[1::2], strict=True))
-        return SessionRecord(int(epoch), int(turn), replicas, home, cause, ran.is_replicated)
+        return SessionRecord(int(epoch), int(turn), replicas, home, cause, ran.kept)
     except ValueError as error:
         raise StateStoreUnavailable(f"what it answers is no session: {error}") from error
 

@@ -1,7 +1,9 @@
 """Sessions over a real store in memory, and over one that is gone."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +12,7 @@ from gateway.sessions import FRESH_S, TTL_S, Sessions
 from gateway.turn import Turn
 from state_store.memory import MemoryStateStore
 from state_store.protocol import StateStoreUnavailable
-from state_store.script import Ran, Script
+from state_store.script import Kept, Ran, Script
 
 
 class Clock:
@@ -27,6 +29,7 @@ class Flaky(MemoryStateStore):
     """A store that can be switched off or emptied, and counts what it is asked."""
 
     is_down = False
+    kept: Kept = "stored"
     runs = 0
 
     async def run(
@@ -35,7 +38,7 @@ class Flaky(MemoryStateStore):
         self.runs += 1
         if self.is_down:
             raise StateStoreUnavailable("down")
-        return await super().run(script, group, key, arguments, ttl_s=ttl_s)
+        return replace(await super().run(script, group, key, arguments, ttl_s=ttl_s), kept=self.kept)
 
     def empty(self) -> None:
         self._entries.clear()
@@ -230,3 +233,21 @@ async def test_the_ones_used_least_recently_are_forgotten_and_found_in_the_store
     assert len(found) == 3
     turn = await found.begin("t")
     assert (turn.number, turn.replicas) == (2, {"best": "a"})
+
+
+async def test_a_turn_that_no_replica_confirmed_is_told_again_until_one_does(
+    store: Flaky, clock: Clock
+) -> None:
+    found = Sessions("chat", store)
+    store.kept = "unconfirmed"
+    turn = await found.begin("s")
+    assert (turn.number, turn.durability, found.unsaved) == (1, "unconfirmed", 1)
+    before = store.runs
+    async with asyncio.timeout(5.0):
+        while store.runs < before + 2:  # noqa: ASYNC110 - the store counts, and tells nobody
+            await asyncio.sleep(0)
+    assert found.unsaved == 1
+    store.kept = "replicated"
+    await put_back(found)
+    assert found.unsaved == 0
+    await found.close()

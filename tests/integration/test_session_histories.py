@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.processes import RedisProcess
+from loadtests.redis_groups import Sentinels, running_sentinels
 from loadtests.session_clients import SessionClients, until_settled
 from loadtests.session_history import check
 from tests.integration.conftest import Engines
@@ -65,3 +66,38 @@ async def test_no_turn_is_lost_silently(
         assert verdict.turns > 20
         assert clients.failed == 0
         assert bool(verdict.epochs) == may_lose
+
+
+async def fail_over(group: Sentinels) -> None:
+    """Another master, while the old one goes on beside it for a moment."""
+    assert await group.sentinels[0].ask("SENTINEL", "FAILOVER", "state") == b"+OK\r\n"
+    async with asyncio.timeout(10.0):
+        while b"role:master" not in await group.replica.ask("INFO", "replication"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(1.0)
+    # A Sentinel would see to that in ten seconds.
+    await group.master.ask("REPLICAOF", "127.0.0.1", str(group.replica.port))
+
+
+async def test_no_turn_is_lost_silently_while_a_master_is_replaced(
+    engines: Engines, config: Path, tmp_path: Path
+) -> None:
+    primary = tier("primary", *engines.primary, slots=32)
+    async with (
+        running_sentinels() as group,
+        serving(config, primary, store=group.url) as one,
+        serving(tmp_path / "two.yaml", primary, store=group.url) as two,
+    ):
+        urls = [one.url, two.url]
+        clients = SessionClients(urls, "chat", random.Random(1))
+        holding = asyncio.create_task(clients.run(4, 2.5))
+        await asyncio.sleep(0.3)
+        await fail_over(group)
+        await holding
+        await until_settled(urls)
+        heals_at = asyncio.get_running_loop().time()
+        await clients.last_turns()
+        verdict = check(clients.turns, heals_at=heals_at)
+        assert verdict.violations == ()
+        assert verdict.turns - verdict.local > 20
+        assert (verdict.epochs, clients.failed) == (4, 0)

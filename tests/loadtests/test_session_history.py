@@ -16,6 +16,11 @@ FINE = {
     "a new epoch": [turn(1, 7, 9), turn(2, 8, 1)],
     "two at once, in any order": [turn(1, 7, 2, lasts_s=2.0), turn(1.5, 7, 1)],
     "a local one that knows less": [turn(1, 7, 4), turn(2, 7, 3, "local"), turn(3, 7, 5)],
+    "an unconfirmed one of an epoch that is over": [
+        turn(1, 8, 1),
+        turn(2, 7, 9, "unconfirmed"),
+        turn(3, 8, 2),
+    ],
     "a local one twice": [turn(1, 7, 4, "local", 0), turn(2, 7, 4, "local", 1)],
 }
 

@@ -88,13 +88,13 @@ async def test_a_turn_counts_as_replicated_when_the_replica_has_it() -> None:
             store = RedisStateStore(url, timeout_s=PATIENT_S)
 
             async def is_replicated() -> bool:
-                return (await store.run(COUNT, "g", "k", [], ttl_s=60)).is_replicated
+                return (await store.run(COUNT, "g", "k", [], ttl_s=60)).kept == "replicated"
 
             await until(is_replicated)
             replica.freeze()
             hasty = RedisStateStore(url, timeout_s=0.1)
             ran = await hasty.run(COUNT, "g", "k", [], ttl_s=60)
-            assert (len(ran.values), ran.is_replicated) == (1, False)
+            assert (len(ran.values), ran.kept) == (1, "unconfirmed")
             replica.thaw()
             await hasty.close()
             await store.close()

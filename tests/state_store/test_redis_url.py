@@ -26,6 +26,8 @@ SAID = {
         {"username": "s", "password": "q"},
         wait_replicas=1,
     ),
+    "redis+sentinel://a:1/state": RedisUrl("sentinel", (Server("a", 1),), "state", wait_replicas=1),
+    "redis+sentinel://a:1/state?wait_replicas=0": RedisUrl("sentinel", (Server("a", 1),), "state"),
     "redis+cluster://a:1,b:2?timeout_ms=20": RedisUrl(
         "cluster", (Server("a", 1), Server("b", 2)), timeout_s=0.02
     ),
