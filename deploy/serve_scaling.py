@@ -2,20 +2,25 @@
 
 Requests bypass Serve's handles, so Serve's own counts are zero and not looked at. Every replica of a tier reports the
 whole tier's load through `record_autoscaling_stats` (`to_stats`), and the newest report counts. A tier that has no
-replica has nobody to report: then the policy looks into the store itself.
+replica has nobody to report: then the policy goes by what is in the store. From there it also knows whose loss costs
+least when a tier shrinks.
 """
 
 import asyncio
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
+from deploy.serve_drain_order import heed
+from replicas.autoscaling.drain_order import Member, members_in
 from replicas.autoscaling.load import from_stats, load_in
 from replicas.autoscaling.policy import Fleet, Load, ScalingSpec, ScalingState, decide
 from state_store.open import open_state_store
+from state_store.protocol import StateStoreUnavailable
 
 _STATE = "graceway"
 _PATIENCE_S = 1.0
@@ -33,26 +38,29 @@ class LoadSource:
     tier: str
 
 
-class StoredLoad:
-    """The load in the store, read on a thread of its own: Serve's control loop waits for no store."""
+class StoredTier:
+    """What the store has of a tier, read on a thread of its own: Serve's control loop waits for no store."""
 
     def __init__(self, source: LoadSource) -> None:
         self._source = source
         self._thread: threading.Thread | None = None
-        self.newest: Load | None = None
+        self.load: Load | None = None
+        self.members: tuple[Member, ...] = ()
 
-    def look(self) -> Load | None:
-        """What was read last; the first look begins to read."""
+    def begin(self) -> None:
+        """Reads from now on."""
         if self._thread is None:
             self._thread = threading.Thread(target=lambda: asyncio.run(self._read()), daemon=True)
             self._thread.start()
-        return self.newest
 
     async def _read(self) -> None:
         store = open_state_store(self._source.store_url, timeout_s=_PATIENCE_S)
+        model, tier = self._source.model, self._source.tier
         while True:
-            found = await load_in(store, self._source.model, self._source.tier)
-            self.newest = self.newest if found is None else found
+            found = await load_in(store, model, tier)
+            self.load = self.load if found is None else found
+            with suppress(StateStoreUnavailable):
+                self.members = await members_in(store, model, tier)
             await asyncio.sleep(_READ_EVERY_S)
 
 
@@ -63,7 +71,7 @@ class TierScaling:
         self, slots: int, cold_start_s: float, spec: Mapping[str, Any], source: Mapping[str, str] | None
     ) -> None:
         self._slots, self._cold_start_s, self._spec = slots, cold_start_s, ScalingSpec(**spec)
-        self._stored = None if source is None else StoredLoad(LoadSource(**source))
+        self._stored = None if source is None else StoredTier(LoadSource(**source))
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         stats = newest_stats(context)
@@ -75,10 +83,15 @@ class TierScaling:
             cold_start_s=(stats or {}).get(COLD_START_STAT, self._cold_start_s),
         )
         load = load_of(stats)
-        if not context.current_num_replicas and self._stored is not None:
-            load = self._stored.look()
+        if self._stored is not None:
+            self._attend(self._stored, context.deployment_name)
+            load = load if context.current_num_replicas else self._stored.load
         decision = decide(load, fleet, self._bounded(context), state, context.current_time)
         return decision.replicas, {_STATE: decision.state, "reason": decision.reason}
+
+    def _attend(self, stored: StoredTier, deployment: str) -> None:
+        stored.begin()
+        heed(deployment, lambda: stored.members)
 
     def _bounded(self, context: AutoscalingContext) -> ScalingSpec:
         """Serve narrows the bounds while an application is being rolled out."""

@@ -76,7 +76,9 @@ class Gateway:
         self._started_at = time()
         self.id = f"{socket.gethostname()}:{os.getpid()}"
         self.events = EventLog(_log_event)
-        self._loads = LoadReports(self.id, store, lambda: [m.fleet for m in self._models.values()])
+        self._loads = LoadReports(
+            self.id, store, lambda: [(m.fleet, m.sessions) for m in self._models.values()]
+        )
         self._loop_lag = LoopLag(self.telemetry.loop_lag_s.of().add)
         if isinstance(store, GuardedStateStore):
             store.took = self.telemetry.store_s.of().add

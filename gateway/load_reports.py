@@ -5,10 +5,12 @@ A tier without replicas is reported too: what asks for it is what wakes it.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from time import time
 
 from gateway.beside import Beside
 from gateway.fleet import Fleet
+from gateway.sessions import Sessions
 from gateway.tier import Tier
 from replicas.autoscaling.load import LOADS, LoadRecord
 from state_store.protocol import StateStore, StateStoreUnavailable
@@ -22,16 +24,18 @@ KEPT_S = 5.0
 class LoadReports(Beside):
     """Writes the loads as long as it runs."""
 
-    def __init__(self, gateway: str, store: StateStore, fleets: Callable[[], Iterable[Fleet]]) -> None:
-        self._gateway, self._store, self._fleets = gateway, store, fleets
+    def __init__(
+        self, gateway: str, store: StateStore, models: Callable[[], Iterable[tuple[Fleet, Sessions]]]
+    ) -> None:
+        self._gateway, self._store, self._models = gateway, store, models
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            for fleet in self._fleets():
-                for tier in fleet.tiers.values():
-                    if tier.spec.is_managed:
-                        await self._tell(load_of(self._gateway, fleet.model, tier, loop.time(), time()))
+            for fleet, sessions in self._models():
+                for tier in [t for t in fleet.tiers.values() if t.spec.is_managed]:
+                    record = load_of(self._gateway, fleet.model, tier, loop.time(), time())
+                    await self._tell(replace(record, bound_sessions=sessions.bound(tier.name, tier.replicas)))
             await asyncio.sleep(EVERY_S)
 
     async def _tell(self, record: LoadRecord) -> None:

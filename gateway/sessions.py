@@ -6,8 +6,8 @@ soon as it is back.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic
@@ -56,6 +56,7 @@ class Sessions:
         self._model, self._store = model, store
         self._count_turn, self._count_epoch = count_turn, count_epoch
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._bound: Counter[tuple[str, str]] = Counter()
         self._unsaved: dict[str, None] = {}
         """Sessions of which the store knows less than this gateway, oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,6 +69,10 @@ class Sessions:
     def unsaved(self) -> int:
         """Sessions of which only this gateway knows all."""
         return len(self._unsaved)
+
+    def bound(self, tier: str, replicas: Iterable[str]) -> dict[str, int]:
+        """How many of the sessions that this gateway knows have their state on each of these replicas of the tier."""
+        return {replica: count for replica in replicas if (count := self._bound[tier, replica])}
 
     async def begin(self, session: str, is_lost: IsLost = _never) -> Turn:
         """The next turn of a session. Waits for the store only where the gateway's own copy is old or of no use.
@@ -111,6 +116,7 @@ class Sessions:
         known.as_of, was = monotonic(), known.record
         newest = max((said, was), key=lambda r: (r.epoch, r.turn))
         replicas = {**was.replicas, **said.replicas}
+        self._rebind(session, known, replicas)
         known.record = replace(said, epoch=newest.epoch, turn=newest.turn, replicas=replicas)
         if said.cause:
             self._count_epoch(said.cause)
@@ -128,7 +134,7 @@ class Sessions:
         bound = known.record.replicas.get(tier)
         if bound is not None and (not is_lost or bound == replica):
             return
-        known.record = replace(known.record, replicas={**known.record.replicas, tier: replica})
+        self._rebind(turn.session, known, {**known.record.replicas, tier: replica})
         self._spawn(self._bind(turn, known, tier, replica, is_lost))
 
     async def _bind(self, turn: Turn, known: _Known, tier: str, replica: str, moves: bool) -> None:
@@ -143,13 +149,28 @@ class Sessions:
             self._keep(turn.session)
         elif bound != replica:
             # Another gateway was first: its binding is the one.
-            known.record = replace(known.record, replicas={**known.record.replicas, tier: bound})
+            self._rebind(turn.session, known, {**known.record.replicas, tier: bound})
+
+    def _rebind(self, session: str, known: _Known, replicas: Mapping[str, str]) -> None:
+        if known.record.replicas == replicas:
+            return
+        if self._known.get(session) is known:
+            self._count_bound(known.record.replicas, -1)
+            self._count_bound(replicas, 1)
+        known.record = replace(known.record, replicas=replicas)
+
+    def _count_bound(self, replicas: Mapping[str, str], by: int) -> None:
+        for place in replicas.items():
+            self._bound[place] += by
+            if not self._bound[place]:
+                del self._bound[place]
 
     def _remember(self, session: str, known: _Known) -> None:
         self._known[session] = known
         self._known.move_to_end(session)
         while len(self._known) > KNOWN_SESSIONS:
-            gone, _ = self._known.popitem(last=False)
+            gone, forgotten = self._known.popitem(last=False)
+            self._count_bound(forgotten.record.replicas, -1)
             self._unsaved.pop(gone, None)
 
     def _keep(self, session: str) -> None:

@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from state_store.records import ReplicaRecord
+from replicas.autoscaling.load import LOADS, LoadRecord
+from state_store.protocol import StateStore
+from state_store.records import REPLICAS, ReplicaRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,39 +17,53 @@ class Member:
     """As in its record: `starting`, `ready`, `draining` or `down`."""
     bound_sessions: int = 0
     cached_prefixes: int = 0
-    in_flight: int = 0
-    started_at: float = 0.0
     is_standby: bool = False
     """Started and not in rotation: serves nobody, but is the first one needed."""
-
-
-def member_of(record: ReplicaRecord, *, bound_sessions: int = 0, in_flight: int = 0) -> Member:
-    """What a replica's record says would be lost with it; the rest only gateways know."""
-    return Member(record.replica, record.state, bound_sessions, record.held_blocks, in_flight)
 
 
 _ORDER = {"draining": 0, "down": 1, "starting": 2, "ready": 3}
 
 
 def drain_order(members: Iterable[Member]) -> tuple[Member, ...]:
-    """All members, the first to go first.
+    """All members, the first to go first; those whose loss costs the same stay in the order in which they come.
 
-    What is leaving anyway or serves nothing goes before what will soon serve, and that before what serves; the
-    youngest start first, since it has longest to go. Of the ready ones, those with fewest bound sessions, then cached
-    prefixes, then requests. A warm standby stays longest: it costs nobody anything and saves a cold start.
+    What is leaving anyway or serves nothing goes before what will soon serve, and that before what serves. Of the
+    ready ones, those with fewest bound sessions, then cached prefixes. A warm standby stays longest: it costs nobody
+    anything and saves a cold start.
     """
     return tuple(sorted(members, key=_cost))
 
 
-def _cost(member: Member) -> tuple[int, bool, int, int, int, float, str]:
+def _cost(member: Member) -> tuple[int, bool, int, int]:
     rank = _ORDER.get(member.state, 1)
-    youngest_first = -member.started_at if member.state == "starting" else member.started_at
-    return (
-        rank,
-        member.is_standby,
-        member.bound_sessions,
-        member.cached_prefixes,
-        member.in_flight,
-        youngest_first,
-        member.replica,
+    return rank, member.is_standby, member.bound_sessions, member.cached_prefixes
+
+
+def members_of(records: Iterable[ReplicaRecord], loads: Iterable[LoadRecord]) -> tuple[Member, ...]:
+    """The replicas of one tier as they have registered, with the sessions that its gateways know to be bound to each.
+
+    A session that two gateways have served counts twice, on whichever replica it is: for an order that is good enough.
+    """
+    bound: dict[str, int] = {}
+    for load in loads:
+        for replica, count in load.bound_sessions.items():
+            bound[replica] = bound.get(replica, 0) + count
+    return tuple(
+        Member(r.replica, "draining" if r.is_leaving else r.state, bound.get(r.replica, 0), r.held_blocks)
+        for r in records
+    )
+
+
+async def members_in(store: StateStore, model: str, tier: str) -> tuple[Member, ...]:
+    """The same from the store.
+
+    Raises:
+        StateStoreUnavailable
+    """
+    records = map(ReplicaRecord.from_bytes, (await store.scan(REPLICAS)).values())
+    loads = map(LoadRecord.from_bytes, (await store.scan(LOADS)).values())
+    wanted = (model, tier)
+    return members_of(
+        [r for r in records if r is not None and (r.model, r.tier) == wanted],
+        [load for load in loads if load is not None and (load.model, load.tier) == wanted],
     )

@@ -1,7 +1,7 @@
 """How a tier's load travels: gateways leave it in the state store, replicas hand it to Serve as plain numbers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from replicas.autoscaling.policy import Load
 from state_store.protocol import StateStore, StateStoreUnavailable
@@ -25,6 +25,8 @@ class LoadRecord(Record):
     predicted_wait_s: float
     kv_use: float
     as_of: float
+    bound_sessions: Mapping[str, int] = field(default_factory=dict)
+    """By replica: the sessions that this gateway knows to have their state there."""
 
 
 def combined(records: Sequence[LoadRecord]) -> Load | None:

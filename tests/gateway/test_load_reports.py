@@ -6,6 +6,7 @@ from random import Random
 from gateway.fleet import Fleet
 from gateway.load_reports import LoadReports, load_of
 from gateway.policy.facts import Facts
+from gateway.sessions import Sessions
 from gateway.specs import BreakerSpec, TierSpec
 from replicas.autoscaling.load import load_in
 from state_store.memory import MemoryStateStore
@@ -20,7 +21,7 @@ async def test_a_tier_without_replicas_is_reported_with_what_asks_for_it() -> No
     for _ in range(30):
         facts = Facts(model="chat", arrived_at=loop.time(), deadline=loop.time() + 60, lowest_tier=1)
         fleet.arrived(facts, "canned", loop.time())
-    reports = LoadReports("here", store, lambda: [fleet])
+    reports = LoadReports("here", store, lambda: [(fleet, Sessions("chat", store))])
     reports.start()
     await eventually(lambda: load_in(store, "chat", "primary"))
     await reports.stop()

@@ -251,3 +251,24 @@ async def test_a_turn_that_no_replica_confirmed_is_told_again_until_one_does(
     await put_back(found)
     assert found.unsaved == 0
     await found.close()
+
+
+async def test_it_counts_what_is_bound_to_each_replica(store: Flaky, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KNOWN_SESSIONS", 3)
+    found = Sessions("chat", store)
+    for session, replica in {"a": "r1", "b": "r1", "c": "r2"}.items():
+        await answer(found, session, "primary", replica)
+    assert found.bound("primary", ["r1", "r2", "r3"]) == {"r1": 2, "r2": 1}
+    assert found.bound("small", ["r1", "r2"]) == {}
+    await answer(found, "b", "primary", "r2", is_lost=True)
+    assert found.bound("primary", ["r1", "r2"]) == {"r1": 1, "r2": 2}
+    # The one that was asked for longest ago is forgotten.
+    await answer(found, "d", "primary", "r3")
+    assert found.bound("primary", ["r1", "r2", "r3"]) == {"r2": 2, "r3": 1}
+
+
+async def test_what_the_store_says_of_a_binding_is_counted(store: Flaky, clock: Clock) -> None:
+    await answer(Sessions("chat", store), "a", "primary", "r1")
+    found = Sessions("chat", store)
+    await found.begin("a")
+    assert found.bound("primary", ["r1"]) == {"r1": 1}

@@ -4,10 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from replicas.autoscaling.drain_order import Member, drain_order, member_of
-from state_store.records import ReplicaRecord
+from replicas.autoscaling.drain_order import Member, drain_order, members_in, members_of
+from replicas.autoscaling.load import LOADS, LoadRecord
+from state_store.memory import MemoryStateStore
+from state_store.records import REPLICAS, ReplicaRecord
 
-READY = Member("ready", "ready", bound_sessions=5, cached_prefixes=5, in_flight=5, started_at=100)
+READY = Member("ready", "ready", bound_sessions=5, cached_prefixes=5)
+RECORD = ReplicaRecord("r", "m", "t", "http://h:1", "s", "ready", "", "a", 4, 1.0, 99.5)
+LOAD = LoadRecord("gateway", "m", "t", 0, 0, 0.0, 0.0, 0.0, 0.0, 99.5)
 
 
 @pytest.mark.parametrize(
@@ -15,26 +19,43 @@ READY = Member("ready", "ready", bound_sessions=5, cached_prefixes=5, in_flight=
     [
         (Member("b", "draining"), Member("a", "down")),
         (Member("b", "down"), Member("a", "starting")),
-        (Member("b", "starting", started_at=200), READY),
-        # The one that has longest to go.
-        (Member("b", "starting", started_at=200), Member("a", "starting", started_at=100)),
-        (Member("b", "ready", bound_sessions=0, cached_prefixes=99, in_flight=9), Member("a", "ready", bound_sessions=1)),
-        (Member("b", "ready", cached_prefixes=1, in_flight=9), Member("a", "ready", cached_prefixes=2)),
-        (Member("b", "ready", in_flight=1), Member("a", "ready", in_flight=2)),
+        (Member("b", "starting"), READY),
+        (Member("b", "ready", bound_sessions=0, cached_prefixes=99), Member("a", "ready", bound_sessions=1)),
+        (Member("b", "ready", cached_prefixes=1), Member("a", "ready", cached_prefixes=2)),
         (READY, Member("a", "ready", is_standby=True)),
         (Member("b", "starting"), Member("a", "ready", is_standby=True)),
-        (Member("a", "ready"), Member("b", "ready")),
     ],
-)  # fmt: skip
+)
 def test_the_cheaper_loss_goes_first(first: Member, second: Member) -> None:
     assert drain_order([second, first]) == (first, second)
     assert drain_order([first, second]) == (first, second)
 
 
+def test_what_costs_the_same_stays_in_its_order() -> None:
+    members = [Member(name, "ready", 1, 1) for name in "cab"]
+    assert drain_order(members) == tuple(members)
+
+
 def test_the_replica_that_holds_least_goes_first() -> None:
-    record = ReplicaRecord("r", "m", "t", "http://h:1", "s", "ready", "", "a", 4, 1.0, 99.5)
     held = {"a": 40, "b": 7, "c": 900}
-    members = [member_of(replace(record, replica=name, held_blocks=n)) for name, n in held.items()]
-    assert [m.replica for m in drain_order(members)] == ["b", "a", "c"]
-    busy = [member_of(replace(record, replica="b", held_blocks=7), bound_sessions=1), *members[::2]]
-    assert [m.replica for m in drain_order(busy)] == ["a", "c", "b"]
+    records = [replace(RECORD, replica=name, held_blocks=n) for name, n in held.items()]
+    assert [m.replica for m in drain_order(members_of(records, []))] == ["b", "a", "c"]
+    loads = [replace(LOAD, bound_sessions={"b": 1, "a": 1}), replace(LOAD, bound_sessions={"b": 1})]
+    assert [m.replica for m in drain_order(members_of(records, loads))] == ["c", "a", "b"]
+
+
+async def test_the_members_of_a_tier_are_read_from_the_store() -> None:
+    store = MemoryStateStore()
+    for record in (
+        RECORD,
+        replace(RECORD, replica="left", is_leaving=True),
+        replace(RECORD, replica="x", tier="u"),
+    ):
+        await store.put(REPLICAS, record.replica, record.to_bytes(), ttl_s=9.0)
+    for load in (replace(LOAD, bound_sessions={"r": 3}), replace(LOAD, gateway="o", tier="u")):
+        await store.put(LOADS, load.gateway, load.to_bytes(), ttl_s=9.0)
+    found = await members_in(store, "m", "t")
+    assert sorted(found, key=lambda m: m.replica) == [
+        Member("left", "draining"),
+        Member("r", "ready", bound_sessions=3),
+    ]
