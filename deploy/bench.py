@@ -169,11 +169,17 @@ def kv_restore(
         "models/smollm2-135m"
     ),
     rounds: Annotated[int, typer.Option(min=1)] = 3,
+    only: Annotated[
+        list[str] | None, typer.Option("--part", help="length, turns, killed, stream or cost; all without.")
+    ] = None,
 ) -> None:
     """Restore and recompute on two real vLLM servers: by length, between turns, after a kill; and the cost of it."""
     import asyncio
 
-    from deploy.bench_kv_restore import run
+    from deploy.bench_kv_restore import PARTS, run
 
-    if not asyncio.run(run(model, rounds, typer.echo)):
+    if unknown := set(only or ()) - set(PARTS):
+        typer.echo(f"no part {', '.join(sorted(unknown))}; there is {', '.join(PARTS)}", err=True)
+        raise typer.Exit(EXIT_WRONG_OPTION)
+    if not asyncio.run(run(model, rounds, only or PARTS, typer.echo)):
         raise typer.Exit(EXIT_CLAIM_FAILED)

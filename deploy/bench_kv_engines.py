@@ -28,6 +28,8 @@ class Told:
 
     ids: tuple[int, ...]
     times: tuple[float, ...]
+    replica: str = ""
+    """Which one, where a gateway says so."""
 
     @property
     def ttft_s(self) -> float:
@@ -91,6 +93,7 @@ async def ask(
     tokens: int,
     *,
     model: str = "m",
+    session: str = "",
     begun: asyncio.Event | None = None,
 ) -> Told:
     """A greedy text completion of token ids, streamed. `begun` is set when a quarter of it was said."""
@@ -99,7 +102,8 @@ async def ask(
     start = time.perf_counter()
     ids: list[int] = []
     times: list[float] = []
-    async with http.post(url + "/v1/completions", json=asked) as answer:
+    headers = {"x-session-id": session} if session else {}
+    async with http.post(url + "/v1/completions", json=asked, headers=headers) as answer:
         answer.raise_for_status()
         async for line in answer.content:
             if new := _new_ids(line):
@@ -107,7 +111,7 @@ async def ask(
                 times.append(time.perf_counter() - start)
             if begun is not None and len(ids) >= tokens // 4:
                 begun.set()
-    return Told(tuple(ids), tuple(times))
+    return Told(tuple(ids), tuple(times), answer.headers.get("x-served-replica", ""))
 
 
 def _new_ids(line: bytes) -> list[int]:

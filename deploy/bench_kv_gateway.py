@@ -3,18 +3,22 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
+
+import aiohttp
+
+from deploy.bench_kv_rig import Bench
 
 READY_WITHIN_S = 60.0
 
 
 @asynccontextmanager
-async def running_gateway(urls: Sequence[str], folder: Path) -> AsyncIterator[str]:
-    """Its address. Its model `chat` is what the engines at `urls` call `m`."""
-    path = folder / "gateway.yaml"
-    path.write_text(json.dumps(_config(urls)))
+async def running_gateway(bench: Bench, budget_bytes: int) -> AsyncIterator[str]:
+    """Its address. Its model `chat` is what the bench's engines call `m`; what outlives them is in the bench's Redis."""
+    path = bench.folder / "gateway.yaml"
+    kv = {"strategy": "replicate", "budget_bytes": budget_bytes}
+    path.write_text(json.dumps(_config([engine.url for engine in bench.engines], bench.redis_url, kv)))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "deploy", "serve", "-c", str(path)), stdout=asyncio.subprocess.PIPE
     )
@@ -25,7 +29,20 @@ async def running_gateway(urls: Sequence[str], folder: Path) -> AsyncIterator[st
         await process.wait()
 
 
-def _config(urls: Sequence[str]) -> object:
+async def until_ready(http: aiohttp.ClientSession, gateway: str, replicas: int) -> None:
+    """Returns once the gateway takes so many of its replicas for ready."""
+    async with asyncio.timeout(READY_WITHIN_S):
+        while await _ready_replicas(http, gateway) < replicas:  # noqa: ASYNC110 - the condition is another process's
+            await asyncio.sleep(0.1)
+
+
+async def _ready_replicas(http: aiohttp.ClientSession, gateway: str) -> int:
+    async with http.get(f"{gateway}/status") as answer:
+        (model,) = (await answer.json())["models"].values()
+    return sum(replica["state"] == "ready" for tier in model["tiers"] for replica in tier["replicas"])
+
+
+def _config(urls: list[str], store_url: str, kv: dict[str, object]) -> object:
     tier = {
         "name": "primary",
         "backend": "openai",
@@ -34,10 +51,11 @@ def _config(urls: Sequence[str]) -> object:
         "slo": {"ttft_s": 60.0, "itl_s": 5.0},
         "replicas": [{"url": url} for url in urls],
         "probe": None,
+        "kv": kv,
     }
     return {
         "server": {"port": 0},
-        "state_store": {"url": "memory"},
+        "state_store": {"url": store_url},
         "health": {"interval_s": 1.0, "timeout_s": 10.0},
         "models": {"chat": {"tiers": [tier]}},
     }

@@ -1,0 +1,120 @@
+"""What the benches of KV blocks stand on: two real vLLM servers, the Redis that has their blocks, and what is claimed of them."""
+
+import asyncio
+import socket
+import statistics
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import aiohttp
+from redis import Redis
+
+from deploy.bench_kv_engines import Engine, Told, ask, random_prompt
+from replicas.kv.settings import KvSettings
+from state_store.embedded import EmbeddedRedis
+from state_store.kv.budget import USED
+
+CONVERSATION_TOKENS, TURN_TOKENS, ANSWER_TOKENS = 1200, 48, 64
+WARM_RATIO, RECOMPUTE_RATIO = 1.3, 1 / 3
+BUDGET_BYTES = 1 << 30
+"""More than a bench writes: nothing is missed for want of room."""
+_REPLICATE = KvSettings("replicate", BUDGET_BYTES)
+
+
+@dataclass(slots=True)
+class Bench:
+    """Two engines and the Redis that has their blocks."""
+
+    engines: tuple[Engine, Engine]
+    redis: Redis
+    redis_url: str
+    http: aiohttp.ClientSession
+    model: Path
+    folder: Path
+    say: Callable[[str], None]
+    rng: Random = field(default_factory=lambda: Random(1))
+    verdicts: list[bool] = field(default_factory=list)
+
+    def claim(self, holds: bool, text: str) -> None:
+        self.verdicts.append(holds)
+        self.say(f"  {'holds ' if holds else 'FAILS '} {text}")
+
+    def claim_same(self, told: Sequence[Told]) -> None:
+        if len({one.ids for one in told}) != 1:
+            self.claim(False, "the same tokens, however the prompt got into the cache")
+
+    def claim_as_warm(self, restored: list[float], warm: list[float], computed: list[float]) -> None:
+        """What is wanted of a restored turn's time to first token."""
+        by_warm, by_computed = median(restored) / median(warm), median(restored) / median(computed)
+        self.claim(by_warm <= WARM_RATIO, f"restored at most 1.3 times warm ({by_warm:.2f})")
+        self.claim(
+            by_computed <= RECOMPUTE_RATIO, f"restored at most a third of computed ({by_computed:.2f})"
+        )
+
+    async def until_saved(self) -> None:
+        """Returns when no more blocks come in."""
+        before = -1
+        while before != (now := self.redis.zcard(USED)):
+            before = now
+            await asyncio.sleep(0.5)
+
+    def forget_blocks(self) -> None:
+        for key in self.redis.scan_iter(b"graceway:*kv*", count=1000):
+            self.redis.unlink(key)
+
+    def redis_cpu_s(self) -> float:
+        """CPU seconds of Redis up to now."""
+        said = self.redis.info("cpu")
+        return float(said["used_cpu_user"]) + float(said["used_cpu_sys"])
+
+    async def conversation(self, url: str) -> list[int]:
+        """All that was said in a first turn."""
+        prompt = random_prompt(self.rng, CONVERSATION_TOKENS - ANSWER_TOKENS)
+        return [*prompt, *(await ask(self.http, url, prompt, ANSWER_TOKENS)).ids]
+
+    def question(self) -> list[int]:
+        return random_prompt(self.rng, TURN_TOKENS)
+
+
+@asynccontextmanager
+async def running_bench(model: Path, say: Callable[[str], None]) -> AsyncIterator[Bench]:
+    """Starts everything, and leaves nothing of it behind."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="graceway-bench-")))
+        redis = EmbeddedRedis(maxmemory_bytes=2 * BUDGET_BYTES)
+        await redis.start()
+        stack.push_async_callback(redis.stop)
+        engines = (
+            Engine(model, free_port(), folder / "one.log", _REPLICATE, redis.url),
+            Engine(model, free_port(), folder / "other.log", _REPLICATE, redis.url),
+        )
+        for engine in engines:
+            # One after the other: two at once compete for the cores, and take longer than twice as long.
+            stack.push_async_callback(engine.stop)
+            await engine.start()
+        client = Redis.from_url(redis.url)
+        stack.callback(client.close)
+        timeout = aiohttp.ClientTimeout(total=600)
+        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+        for engine in engines:
+            await ask(http, engine.url, random_prompt(Random(0), 300), 4)
+        yield Bench(engines, client, redis.url, http, model, folder, say)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def median(times: list[float]) -> float:
+    return statistics.median(times)
+
+
+def in_ms(times: list[float]) -> str:
+    return f"{median(times) * 1000:.0f} ms (best {min(times) * 1000:.0f})"
