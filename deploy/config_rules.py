@@ -25,7 +25,7 @@ _NEEDS = {
         "served_model": "Add `served_model: …`, the name under which that server knows the model",
     },
 }
-_STORES = "Write embedded, memory, redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster:// (docs/config.md)"
+_STORES = "Write embedded, memory, redis://HOST:PORT, rediss://, unix://, redis+sentinel:// or redis+cluster:// (docs/config.md)"
 
 
 def rule_problems(document: Document) -> list[Problem]:
@@ -63,7 +63,7 @@ def _store_faults(store: Plain) -> Iterator[Fault]:
     if not isinstance(url, str) or url in ("embedded", "memory"):
         return
     place: Place = ("state_store", "url")
-    if _scheme(url) not in KINDS or _scheme(url) == "unix":
+    if _scheme(url) not in KINDS:
         yield place, f"'{_scheme(url) or url}' is no state store", _STORES
         return
     try:

@@ -78,6 +78,8 @@ def parse_redis_url(url: str) -> RedisUrl:
     if kind == "cluster" and (db or path):
         raise ValueError("a Cluster has no databases: end the URL after its hosts")
     is_socket = parts.scheme == "unix"
+    if is_socket and not parts.path:
+        raise ValueError("the path is missing: write unix:///PATH")
     return RedisUrl(
         kind,
         (Server(path=parts.path),) if is_socket else _servers(hosts, PORTS[kind]),

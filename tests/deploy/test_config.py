@@ -22,7 +22,7 @@ models:
       - {name: cached, backend: cache, quality: 0.5}
       - {backend: canned}
 """
-STORES = "Write embedded, memory, redis://HOST:PORT, rediss://, redis+sentinel:// or redis+cluster:// (docs/config.md)"
+STORES = "Write embedded, memory, redis://HOST:PORT, rediss://, unix://, redis+sentinel:// or redis+cluster:// (docs/config.md)"
 
 
 def tier(text: str) -> str:

@@ -44,6 +44,7 @@ WRONG = {
     "redis://": "host is missing",
     "redis://h:1,": "host is missing",
     "redis://h:x": "Port could not be cast",
+    "unix://": "path is missing",
     "redis://h/nine": "db is a number",
     "redis://h?color=red": "no option 'color'",
     "redis://h?ca=/ca.pem": "write rediss://",
