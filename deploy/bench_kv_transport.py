@@ -28,17 +28,19 @@ _DEADLINE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to move blocks: bytes/s of each round, and CPU seconds of this process per gigabyte."""
+    """One way to move blocks: bytes/s of each round, and CPU seconds per gigabyte of this process and of Redis."""
 
     name: str
     rates: tuple[float, ...]
     cpu_s_per_gb: float
+    redis_cpu_s_per_gb: float
 
     @property
     def text(self) -> str:
         best, middle = max(self.rates) / 1e9, statistics.median(self.rates) / 1e9
         return (
-            f"{self.name:<34} {best:5.2f} best  {middle:5.2f} median GB/s  {self.cpu_s_per_gb:5.2f} CPU s/GB"
+            f"{self.name:<28} {best:5.2f} best  {middle:5.2f} median GB/s  {self.cpu_s_per_gb:5.2f} CPU s/GB here  "
+            f"{self.redis_cpu_s_per_gb:5.2f} in Redis"
         )
 
 
@@ -57,15 +59,19 @@ def measure(url: str, size_bytes: int, rounds: int) -> list[Row]:
     }
     rates: dict[str, list[float]] = {name: [] for name in ways}
     cpu: dict[str, float] = dict.fromkeys(ways, 0.0)
+    redis_cpu: dict[str, float] = dict.fromkeys(ways, 0.0)
     trial.save()
     for _ in range(rounds):
         for name, way in ways.items():
+            redis_begun = trial.redis_cpu_s()
             begun, cpu_begun = time.perf_counter(), time.process_time()
             way()
             rates[name].append(trial.volume / (time.perf_counter() - begun))
             cpu[name] += time.process_time() - cpu_begun
+            redis_cpu[name] += trial.redis_cpu_s() - redis_begun
     trial.close()
-    return [Row(name, tuple(rates[name]), cpu[name] / rounds / trial.volume * 1e9) for name in ways]
+    each = 1e9 / rounds / trial.volume
+    return [Row(name, tuple(rates[name]), cpu[name] * each, redis_cpu[name] * each) for name in ways]
 
 
 class Trial:
@@ -87,6 +93,11 @@ class Trial:
         self._store.close()
         for redis in self._redis:
             redis.close()
+
+    def redis_cpu_s(self) -> float:
+        """CPU seconds of Redis up to now."""
+        said = self._redis[0].info("cpu")
+        return float(said["used_cpu_user"]) + float(said["used_cpu_sys"])
 
     def load(self) -> None:
         def part(mine: int) -> None:

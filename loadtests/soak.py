@@ -39,6 +39,7 @@ SAMPLE_S = 2.0
 REST_WITHIN_S = 20.0
 ANSWER_WITHIN_S = 30.0
 TASKS = "graceway_tasks"
+USED, USED_RSS = b"used_memory", b"used_memory_rss"
 RSS_MORE_BYTES, RSS_SHARE = 15e6, 0.1
 STORE_MORE_BYTES, STORE_SHARE = 1e6, 0.2
 FDS_MORE, TASKS_MORE = 48, 40
@@ -57,6 +58,8 @@ class Sample:
     tasks: float
     store_bytes: float = 0.0
     """What the state store says that it uses; the last it said, while it is away."""
+    store_rss_bytes: float = 0.0
+    """What its process has of the machine's memory, as it says."""
 
 
 @dataclass(slots=True)
@@ -97,6 +100,7 @@ class Report:
     fds: Growth
     tasks: Growth
     store_bytes: Growth
+    store_rss_bytes: Growth
     at_rest: dict[str, float]
     misses: list[str]
     complaints: list[dict[str, object]]
@@ -105,13 +109,12 @@ class Report:
     """The gateway's last words."""
 
     def text(self) -> str:
-        rss, store = self.rss_bytes, self.store_bytes
         return "\n".join(
             [
                 f"{self.minutes:.1f} minutes, answers: {_counts(self.judgements)}",
                 f"faults: {_counts(self.faults)}",
-                f"memory {rss.begins / 1e6:.1f} → {rss.ends / 1e6:.1f} MB ({rss.per_hour / 1e6:+.1f} MB/h), "
-                f"store {store.begins / 1e6:.2f} → {store.ends / 1e6:.2f} MB, "
+                f"memory of the gateway {_in_mb(self.rss_bytes)}, of the store {_in_mb(self.store_rss_bytes)}, "
+                f"of which in use {_in_mb(self.store_bytes)}",
                 f"descriptors {self.fds.begins:g} → {self.fds.ends:g}, "
                 f"tasks {self.tasks.begins:g} → {self.tasks.ends:g}",
                 f"at rest: {', '.join(f'{name} {value:g}' for name, value in self.at_rest.items())}",
@@ -119,6 +122,10 @@ class Report:
                 "leaks or losses were found" if self.misses else "nothing leaked",
             ]
         )
+
+
+def _in_mb(grown: Growth) -> str:
+    return f"{grown.begins / 1e6:.1f} → {grown.ends / 1e6:.1f} MB ({grown.per_hour / 1e6:+.1f} MB/h)"
 
 
 def _counts(counts: dict[str, int]) -> str:
@@ -193,22 +200,27 @@ async def _watch(http: aiohttp.ClientSession, fleet: Fleet, begun_at: float, sam
     while True:
         await asyncio.sleep(SAMPLE_S)
         at_s = asyncio.get_running_loop().time() - begun_at
-        samples.append(await _sample(http, fleet, at_s, samples[-1].store_bytes))
+        samples.append(await _sample(http, fleet, at_s, samples[-1]))
 
 
-async def _sample(http: aiohttp.ClientSession, fleet: Fleet, at_s: float, store_bytes: float = 0.0) -> Sample:
+async def _sample(
+    http: aiohttp.ClientSession, fleet: Fleet, at_s: float, before: Sample | None = None
+) -> Sample:
     process = psutil.Process(fleet.fronts[0].pid)
     metrics = await scraped(http, fleet.urls[0]) or {}
-    used_bytes = await _store_bytes(fleet) or store_bytes
-    return Sample(at_s, process.memory_info().rss, process.num_fds(), metrics.get(TASKS, 0.0), used_bytes)
+    store = await _store_memory(fleet)
+    if not store and before is not None:
+        store = {USED: before.store_bytes, USED_RSS: before.store_rss_bytes}
+    own = process.memory_info().rss, process.num_fds(), metrics.get(TASKS, 0.0)
+    return Sample(at_s, *own, store.get(USED, 0.0), store.get(USED_RSS, 0.0))
 
 
-async def _store_bytes(fleet: Fleet) -> float:
-    """0 while it does not answer."""
+async def _store_memory(fleet: Fleet) -> dict[bytes, float]:
+    """Bytes by Redis's own names; empty while it does not answer."""
     assert fleet.store is not None
     said = await fleet.store.ask("INFO", "memory") if fleet.store.is_running else b""
-    used = next((line for line in said.split(b"\r\n") if line.startswith(b"used_memory:")), b"used_memory:0")
-    return float(used.split(b":")[1])
+    pairs = (line.split(b":", 1) for line in said.split(b"\r\n") if b":" in line)
+    return {name: float(value) for name, value in pairs if name in (USED, USED_RSS)}
 
 
 async def _at_rest(http: aiohttp.ClientSession, fleet: Fleet) -> dict[str, float]:
@@ -248,8 +260,10 @@ def _report(
     fds = growth([(s.at_s, s.fds) for s in samples])
     tasks = growth([(s.at_s, s.tasks) for s in samples])
     store = growth([(s.at_s, s.store_bytes) for s in samples])
+    store_rss = growth([(s.at_s, s.store_rss_bytes) for s in samples])
     found = {
-        "the store's memory grows": store.is_leak(STORE_MORE_BYTES, STORE_SHARE),
+        "the store's memory grows": store.is_leak(STORE_MORE_BYTES, STORE_SHARE)
+        or store_rss.is_leak(RSS_MORE_BYTES, RSS_SHARE),
         "memory grows": rss.is_leak(RSS_MORE_BYTES, RSS_SHARE),
         "file descriptors grow": fds.is_leak(FDS_MORE, 0.5),
         "tasks grow": tasks.is_leak(TASKS_MORE, 0.5),
@@ -279,6 +293,7 @@ def _report(
         fds,
         tasks,
         store,
+        store_rss,
         at_rest | more,
         misses,
         list(tally.complaints),
