@@ -23,6 +23,9 @@ def scaling(
     only: Annotated[
         list[str] | None, typer.Option("--trace", help="Some of the traces; all without.")
     ] = None,
+    page_at: Annotated[
+        Path | None, typer.Option("--page", help="Where to write an HTML page with plots.")
+    ] = None,
 ) -> None:
     """Simulate the scaling policy against Serve's default and against knowing the future."""
     from rich.console import Console
@@ -39,6 +42,11 @@ def scaling(
     judged = list(claims(rows))
     for claim in judged:
         typer.echo(f"{'holds ' if claim.holds else 'FAILS '} {claim.text} ({claim.seen})")
+    if page_at is not None:
+        from deploy.bench_scaling_page import page
+
+        page_at.write_text(page(rows, judged, first_seed), encoding="utf-8")
+        typer.echo(f"wrote {page_at}")
     if not all(claim.holds for claim in judged):
         raise typer.Exit(EXIT_CLAIM_FAILED)
 

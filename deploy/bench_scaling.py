@@ -98,7 +98,7 @@ def _row(job: tuple[str, str, tuple[int, ...]]) -> Row:
     outcomes: list[Outcome] = []
     for seed in seeds:
         chosen = trace(name, seed)
-        outcomes.append(simulate(chosen, _scaler(scaler, chosen, tier), tier, seed))
+        outcomes.append(simulate(chosen, scaler_of(scaler, chosen, tier), tier, seed))
     return Row(
         name,
         scaler,
@@ -110,7 +110,7 @@ def _row(job: tuple[str, str, tuple[int, ...]]) -> Row:
     )
 
 
-def _scaler(name: str, chosen: Trace, tier: Tier) -> Scaler:
+def scaler_of(name: str, chosen: Trace, tier: Tier) -> Scaler:
     if name == "graceway":
         return GracewayScaler(tier.spec)
     return ServeDefaultScaler(tier) if name == "serve" else OracleScaler(chosen, tier)
@@ -149,20 +149,27 @@ def _day(found: Mapping[str, Row]) -> Claim:
     return Claim("diurnal: within 15 % of the oracle's replica-hours", f"{more:+.1%}", more <= 0.15)
 
 
+HEAD = ("trace", "policy", "in time", "worst seed", "replica-hours", "reversals", "most")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row in words, in the order of HEAD."""
+    return (
+        row.trace,
+        row.scaler,
+        f"{row.attainment:.2%}",
+        f"{row.worst_attainment:.2%}",
+        f"{row.replica_hours:.2f}",
+        f"{row.reversals:.1f}",
+        str(row.most_reversals),
+    )
+
+
 def as_table(rows: Iterable[Row]) -> Table:
     """For a terminal."""
-    table = Table("trace", "policy", "in time", "worst seed", "replica-hours", "reversals", "most")
+    table = Table(*HEAD)
     for row in rows:
-        table.add_row(
-            row.trace,
-            row.scaler,
-            f"{row.attainment:.2%}",
-            f"{row.worst_attainment:.2%}",
-            f"{row.replica_hours:.2f}",
-            f"{row.reversals:.1f}",
-            str(row.most_reversals),
-            end_section=row.scaler == SCALERS[-1],
-        )
+        table.add_row(*cells(row), end_section=row.scaler == SCALERS[-1])
     return table
 
 

@@ -1,11 +1,11 @@
 """A short document as data, and its two forms: Markdown, and one HTML page that needs nothing else."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
 COLOURS = ("#2f6fde", "#d97a1f", "#8a4fbf", "#7a7a7a", "#1f9e8f", "#b03060")
-BARS_HIGH = 100
+BARS_HIGH, STEPS_WIDE = 100, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,18 @@ class Shares:
     series: Sequence[tuple[str, Sequence[int]]]
 
 
-Block = Heading | Text | Items | Table | Shares
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Counts that hold from one moment to the next change, each a line. Only HTML draws them."""
+
+    until: float
+    """Where the last step of each ends."""
+    series: Sequence[tuple[str, Sequence[tuple[float, float]]]]
+    """(moment, count), the first one at 0."""
+    unit: str = "s"
+
+
+Block = Heading | Text | Items | Table | Shares | Steps
 
 
 def as_markdown(blocks: Sequence[Block]) -> str:
@@ -88,16 +99,46 @@ def _html(block: Block) -> Iterator[str]:
         for row in block.rows:
             yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
         yield "</table>"
+    elif isinstance(block, Steps):
+        yield from _steps(block)
     else:
         yield from _bars(block)
 
 
+def _key(names: Iterable[str]) -> str:
+    spans = (
+        f'<span><i style="background:{_colour(number)}"></i>{escape(name)}</span>'
+        for number, name in enumerate(names)
+    )
+    return f'<p class="key">{"".join(spans)}</p>'
+
+
+def _steps(steps: Steps) -> Iterator[str]:
+    most = max((count for _, points in steps.series for _, count in points), default=0.0) or 1.0
+    yield _key(name for name, _ in steps.series)
+    yield (
+        f'<svg viewBox="0 0 {STEPS_WIDE} {BARS_HIGH}" preserveAspectRatio="none" role="img" '
+        f'aria-label="At most {most:g}, over {steps.until:g} {escape(steps.unit)}">'
+    )
+    for number, (name, points) in enumerate(steps.series):
+        yield (
+            f'<polyline points="{_outline(points, steps.until, most)}" fill="none" stroke="{_colour(number)}" '
+            f'stroke-width="2" vector-effect="non-scaling-stroke"><title>{escape(name)}</title></polyline>'
+        )
+    yield f"</svg><p>0 to {most:g} upwards, 0 to {steps.until:g} {escape(steps.unit)} to the right</p>"
+
+
+def _outline(points: Sequence[tuple[float, float]], until: float, most: float) -> str:
+    corners: list[str] = []
+    ends = [moment for moment, _ in points[1:]] + [until]
+    for (moment, count), end in zip(points, ends, strict=True):
+        high = BARS_HIGH * (1 - count / most / 1.05)
+        corners += [f"{STEPS_WIDE * at / until:.1f},{high:.1f}" for at in (moment, end)]
+    return " ".join(corners)
+
+
 def _bars(shares: Shares) -> Iterator[str]:
-    keys = [
-        f'<span><i style="background:{_colour(n)}"></i>{escape(name)}</span>'
-        for n, (name, _) in enumerate(shares.series)
-    ]
-    yield f'<p class="key">{"".join(keys)}</p>'
+    yield _key(name for name, _ in shares.series)
     yield (
         f'<svg viewBox="0 0 {len(shares.columns)} {BARS_HIGH}" preserveAspectRatio="none" role="img" '
         'aria-label="Shares over time">'

@@ -1,12 +1,14 @@
 """`graceway bench scaling` and `bench mig`, small."""
 
+import re
 import subprocess
 import sys
 import warnings
 
 import pytest
 
-from deploy.bench_scaling import Row, claims, measure_planner
+from deploy.bench_scaling import SCALERS, Row, claims, measure_planner
+from deploy.bench_scaling_page import page
 from replicas.autoscaling.simulator import GracewayScaler, Tier, simulate
 from replicas.autoscaling.traces import trace
 from replicas.mig.geometry import GEOMETRIES
@@ -41,6 +43,21 @@ def test_reversals_and_the_oracles_hours_are_judged_too() -> None:
     held = {claim.text: claim.holds for claim in claims(rows)}
     assert held["step: at most one reversal"] is False
     assert held["diurnal: within 15 % of the oracle's replica-hours"] is True
+
+
+def test_the_page_shows_each_trace_with_a_line_for_each_policy() -> None:
+    rows = [row(name, scaler, 0.99, 4.0) for name in ("step", "spike") for scaler in SCALERS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        text = page(rows, claims(rows), seed=1)
+    assert text.count("<svg") == 2
+    assert text.count("<polyline") == 2 * 4
+    assert "FAILS: step: attains more" in text
+    # From two requests a second to eight, and back.
+    needed = re.findall(r'points="([^"]+)"[^>]*><title>needed', text)[0].split()
+    heights = [float(point.split(",")[1]) for point in needed]
+    assert heights[0] == heights[-1] > min(heights)
+    assert "http://" not in text
 
 
 def test_serves_default_is_serves_own_and_reacts_after_its_delay() -> None:
