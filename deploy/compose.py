@@ -60,6 +60,8 @@ class Node:
     host: str = LOOPBACK
     """Where its engine listens and gateways reach it."""
     zone: str = ""
+    mig_slice: str = ""
+    """Of its GPU, in words."""
 
 
 HERE = Node()
@@ -78,6 +80,7 @@ def build_supervisor(model: str, tier: Tier, replica: str, store_url: str, node:
         known=known,
         host=node.host,
         zone=node.zone,
+        mig_slice=node.mig_slice,
     )
     return Supervisor(spec, supervisors_store(store_url))
 

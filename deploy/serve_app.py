@@ -11,6 +11,7 @@ import re
 import secrets
 import signal
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +92,14 @@ class TierReplica:
         self._tier = tier.name
         begin_log_of_system(LogSpec.model_validate_json(user_config["log"]))
         name = f"{tier.name}-{serve.get_replica_context().replica_id.unique_id}"
+        node = Node(serve_network.engine_host(), serve_network.zone())
         if isinstance(tier.gpu, str):
             self._hold = SliceHold(self._store, socket.gethostname(), name, tier.gpu)
             slice_ = await self._hold.take()
             tier = tier.model_copy(update={"environment": tier.environment | slice_.environment})
+            node = replace(node, mig_slice=slice_.in_words)
             self._losing = asyncio.create_task(self._hold.keep(), name=f"slice of {name}")
-        self._supervisor: Supervisor = build_supervisor(
-            self._model, tier, name, self._store_url, Node(serve_network.engine_host(), serve_network.zone())
-        )
+        self._supervisor: Supervisor = build_supervisor(self._model, tier, name, self._store_url, node)
         self._running = asyncio.create_task(self._supervisor.run(), name=f"supervisor of {name}")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:

@@ -79,6 +79,7 @@ def _replica_line(replica: dict[str, Any]) -> str:
     slots = replica.get("slots")
     load = f"{replica.get('in_flight', 0)}" + (f" of {slots} slots in use" if slots else " in flight")
     zone = f" in zone {escape(replica['zone'])}" if replica.get("zone") else ""
+    zone += f" on {escape(replica['mig_slice'])}" if replica.get("mig_slice") else ""
     shown = state if state == "ready" else _bad(state)
     breaker = replica.get("breaker")
     return f"{escape(replica['replica'])}{zone}: {shown}{_because(replica.get('reason'))}, {load}, breaker {breaker}"

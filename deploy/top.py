@@ -152,7 +152,7 @@ def _replicas(model: Report) -> Table | None:
         table.add_row(
             Text(replica["replica"]),
             Text(tier["name"]),
-            Text(replica.get("zone") or ""),
+            Text(", ".join(part for part in (replica.get("zone"), replica.get("mig_slice")) if part)),
             Text(state, "" if replica["state"] == "ready" else _BAD),
             Text(replica["breaker"], "" if replica["breaker"] == "closed" else _BAD),
             f"{replica['in_flight']}{slots}",

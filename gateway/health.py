@@ -292,7 +292,9 @@ class HealthWatch:
 
     def _take(self, tier: Tier, records: dict[str, ReplicaRecord]) -> None:
         places = {
-            name: Place(name, r.url, r.served_model, r.zone, r.slots) for name, r in records.items() if r.url
+            name: Place(name, r.url, r.served_model, r.zone, r.slots, mig_slice=r.mig_slice)
+            for name, r in records.items()
+            if r.url
         }
         self.fleet.place(tier, places)
         for name in places:

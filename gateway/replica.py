@@ -30,6 +30,7 @@ class Place:
     slots: int | None = None
     api_key: str | None = None
     tls: TlsFiles = NO_FILES
+    mig_slice: str = ""
 
     def is_same_server(self, other: "Place") -> bool:
         mine = self.url, self.served_model, self.tls

@@ -232,6 +232,7 @@ def _replica(replica: Replica, now: float) -> Json:
         "replica": replica.replica,
         "url": replica.place.url,
         "zone": replica.zone,
+        "mig_slice": replica.place.mig_slice,
         "state": replica.health.state,
         "reason": replica.health.reason,
         "since_s": round(now - replica.health.since, 1) if replica.health.since else None,

@@ -45,6 +45,8 @@ class ReplicaSpec:
     tier: str
     engine: EngineSpec
     zone: str = ""
+    mig_slice: str = ""
+    """In words; empty where it has none."""
     host: str = "127.0.0.1"
     """Where its engine listens and others reach it."""
     heartbeat_s: float = 1.0
@@ -127,6 +129,7 @@ class Supervisor:
             restarts=self.restarts,
             held_blocks=len(self._held.held) if self._held is not None else 0,
             is_leaving=self.is_leaving,
+            mig_slice=spec.mig_slice,
         )
 
     async def until_ready(self) -> None:

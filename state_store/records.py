@@ -54,11 +54,21 @@ class ReplicaRecord(Record):
     """Blocks of prompts and answers in its engine's prefix cache: of replicas that may go, the one with fewest goes."""
     is_leaving: bool = False
     """Whether it goes as soon as another can take over. Until then it serves as ever."""
+    mig_slice: str = ""
+    """The part of a GPU that it has to itself, in words; empty for a whole one, or none."""
 
     @property
     def is_sound(self) -> bool:
         """Whether it is what a supervisor writes, rather than something that would have requests sent elsewhere."""
-        texts = (self.replica, self.model, self.tier, self.served_model, self.state, self.zone)
+        texts = (
+            self.replica,
+            self.model,
+            self.tier,
+            self.served_model,
+            self.state,
+            self.zone,
+            self.mig_slice,
+        )
         return (
             all(isinstance(text, str) for text in texts)
             and isinstance(self.slots, int)

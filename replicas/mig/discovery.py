@@ -35,6 +35,10 @@ class Slice:
     """The first memory slice; None where reading it is not allowed."""
 
     @property
+    def in_words(self) -> str:
+        return f"{self.profile} of GPU {self.gpu}"
+
+    @property
     def environment(self) -> dict[str, str]:
         """For the engine that runs on it, which then sees this slice as its only GPU."""
         return {"CUDA_VISIBLE_DEVICES": self.uuid}

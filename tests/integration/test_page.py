@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
+from state_store.memory import MemoryStateStore
+from state_store.records import REPLICAS, ReplicaRecord
 from tests.integration.client import Question, ask
 from tests.integration.conftest import Engines
-from tests.integration.rig import BRISK, Json, RunningGateway, canned, serving, tier
+from tests.integration.rig import BRISK, PATIENT, Json, RunningGateway, canned, serving, tier
 from tests.needs import need
-from tests.rig import eventually
+from tests.rig import EngineProcess, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -301,6 +304,34 @@ async def test_it_fits(engines: Engines, config: Path, browser: Browser, width: 
         assert await browser.js("return document.documentElement.scrollWidth") <= width
 
 
+async def test_a_phone_breaks_no_address(engines: Engines, config: Path, browser: Browser) -> None:
+    """A replica's name has a line, and what is said of it the line below."""
+    await engines.a.kill()
+    async with serving(config, *ladder(engines), health=OFTEN) as gateway:
+        await browser.open(gateway.url, 360)
+        await browser.shows("#events", "is down (connection refused)")
+        lines = "return [...document.querySelectorAll('.replica .text')].map(e => e.getClientRects().length)"
+        assert await browser.js(lines) == [1, 1, 1]
+        below = """return [...document.querySelectorAll('tbody tr .replica')].every(
+          e => e.nextSibling.getBoundingClientRect().top >= e.getBoundingClientRect().bottom - 1)"""
+        assert await browser.js(below)
+
+
+async def test_a_mig_slice_is_seen(config: Path, browser: Browser) -> None:
+    """As its supervisor registers it."""
+    store = MemoryStateStore()
+    async with EngineProcess(served_model="m") as engine:
+        record = ReplicaRecord(
+            "r-1", "chat", "primary", engine.url, "m", "ready", "", "a", 8, 60.0, time.time()
+        )
+        record = replace(record, mig_slice="1g.18gb of GPU 3")
+        await store.put(REPLICAS, "r-1", record.to_bytes(), ttl_s=60.0)
+        managed = {"name": "primary", "backend": "vllm", "model": "m", "slo": PATIENT}
+        async with serving(config, managed, canned(), store=store) as gateway:
+            await browser.open(gateway.url)
+            await browser.shows("#models .replica", "r-1 zone a · 1g.18gb of GPU 3")
+
+
 async def test_a_screen_reader_finds_its_way(engines: Engines, config: Path, browser: Browser) -> None:
     async with serving(config, *ladder(engines), health=OFTEN) as gateway:
         await browser.open(gateway.url)
@@ -316,7 +347,7 @@ async def test_a_screen_reader_finds_its_way(engines: Engines, config: Path, bro
             "[role=alert]",
         ):
             assert await browser.js(count, selector) == 1, selector
-        assert await browser.js(count, "th:not([scope])") == 0
+        assert await browser.js(count, "th:not([scope]), th:not([role]), tr:not([role]), td:not([role])") == 0
         assert await browser.js(count, "table") == await browser.js(count, "table > caption")
         assert await browser.js(count, "section:not([aria-label]):not([aria-labelledby])") == 0
         assert await browser.js(count, "svg:not([role=img][aria-label])") == 0

@@ -168,6 +168,36 @@ async def test_a_tool_that_must_be_called(running: Running) -> None:
     assert names == ["weather"]
 
 
+async def test_some_tool_that_must_be_called(running: Running) -> None:
+    asked: Json = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 60}
+    through, own = await same(running, **asked)
+    assert calls_of(through.choices[0].message) == calls_of(own.choices[0].message)
+    assert through.choices[0].finish_reason == own.choices[0].finish_reason
+    names, arguments = await streamed_calls(running.client, **asking(**asked))
+    assert (names, arguments) == await streamed_calls(
+        running.direct, **asking(**asked) | {"model": "smollm2"}
+    )
+    assert set(names) == {"weather"}
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+async def test_a_tool_that_may_be_called(running: Running, choice: str) -> None:
+    through, own = await same(running, tools=[WEATHER], tool_choice=choice)
+    assert calls_of(through.choices[0].message) == calls_of(own.choices[0].message)
+    assert through.choices[0].message.content == own.choices[0].message.content
+
+
+async def test_what_a_tool_said(running: Running) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
+    told = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "rain"},
+    ]
+    through, own = await same(running, messages=[*QUESTION, *told], tools=[WEATHER])
+    assert through.choices[0].message.content == own.choices[0].message.content
+    assert through.usage.prompt_tokens == own.usage.prompt_tokens
+
+
 async def test_json_by_schema(running: Running) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
     schema["additionalProperties"] = False
@@ -190,9 +220,40 @@ async def test_log_probabilities(running: Running) -> None:
     assert [t.logprob for t in told] == pytest.approx([t.logprob for t in expected], abs=0.05)
 
 
+async def test_log_probabilities_of_a_stream(running: Running) -> None:
+    asked = asking(logprobs=True, top_logprobs=2, max_tokens=5, stream=True)
+    told = []
+    for client, model in ((running.client, "chat"), (running.direct, "smollm2")):
+        stream = await client.chat.completions.create(**asked | {"model": model})
+        chunks = [chunk async for chunk in stream]
+        of_tokens = [c.choices[0].logprobs for c in chunks if c.choices and c.choices[0].logprobs]
+        told.append([token.token for of in of_tokens for token in of.content])
+    through, own = told
+    assert through == own
+    assert len(through) == 5
+
+
 async def test_several_choices(running: Running) -> None:
     through, _ = await same(running, n=3, temperature=1.0, seed=5)
     assert [c.index for c in through.choices] == [0, 1, 2]
+
+
+async def test_several_choices_of_a_stream(running: Running) -> None:
+    # vLLM takes no greedy request for several.
+    sampled = asking(n=2, temperature=1.0, seed=5, extra_body={"ignore_eos": True})
+    stream = await running.client.chat.completions.create(
+        **sampled, stream=True, stream_options={"include_usage": True}
+    )
+    texts, reasons, usage = {0: "", 1: ""}, {}, None
+    async for chunk in stream:
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            reasons[choice.index] = choice.finish_reason or reasons.get(choice.index)
+    assert all(texts.values())
+    assert reasons == {0: "length", 1: "length"}
+    assert usage is not None
+    assert usage.completion_tokens == 2 * 12
 
 
 async def test_a_stop_string(running: Running) -> None:
