@@ -90,7 +90,8 @@ class BreakerGossip:
             return
         self._heeded[breaker.name] = record.as_of
         if record.state == pybreaker.STATE_OPEN and record.reopen_at > wall:
-            breaker.heed(now + record.reopen_at - wall, now)
+            # No longer than its own gateway meant: whose clock is ahead would close a replica to all for as long.
+            breaker.heed(now + min(record.reopen_at - wall, record.reopen_at - record.as_of), now)
             # What was heard is not told again as one's own.
             self._told[breaker.name] = breaker.state
         elif record.state == pybreaker.STATE_CLOSED:

@@ -20,8 +20,8 @@ class Gateway:
     def call(self, outcome: Outcome, now: float) -> None:
         self.breaker.leave(self.breaker.enter(now), outcome, now)
 
-    async def talk(self, now: float) -> None:
-        await self.gossip.exchange(now, wall=now + 1000.0)
+    async def talk(self, now: float, clock_ahead_s: float = 0.0) -> None:
+        await self.gossip.exchange(now, wall=now + 1000.0 + clock_ahead_s)
 
 
 @pytest.fixture
@@ -91,3 +91,17 @@ async def test_an_open_breaker_that_was_only_heard_of_is_not_told_on(pair: tuple
     await other.talk(now=back + 0.2)
     await one.talk(now=back + 0.3)
     assert one.breaker.state == "closed"
+
+
+async def test_a_clock_that_is_ahead_closes_nothing_for_longer_than_was_meant(
+    pair: tuple[Gateway, Gateway],
+) -> None:
+    one, other = pair
+    for _ in range(3):
+        one.call(Outcome.FAILURE, now=1.0)
+        other.call(Outcome.FAILURE, now=1.0)
+    meant_s = one.breaker.reopen_at - 1.1
+    await one.talk(now=1.1, clock_ahead_s=3600.0)
+    await other.talk(now=1.2)
+    assert other.breaker.state == "open"
+    assert other.breaker.reopen_at <= 1.2 + meant_s + 2.0
