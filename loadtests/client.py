@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 import orjson
 
 from loadtests.client_wire import ClientConnection, CutError, connect, post
+from loadtests.stamps import ASKED, SENT_AT
 from loadtests.tokens import END_OF_TEXT, LEADS, Message, encode, expected_answer
 
+PATIENCE_S = 60.0
+"""How long a client waits for the whole of an answer."""
 KEPT_HEADERS = (
     "x-served-tier",
     "x-served-replica",
@@ -35,10 +38,13 @@ class Question:
     max_tokens: int
     headers: dict[str, str] = field(default_factory=dict)
     leaves_after_tokens: int | None = None
+    wants_stamps: bool = False
+    """Whether the simulated engine is to say when it wrote each token."""
 
     def body(self, model: str) -> bytes:
         request = {"model": model, "messages": self.messages, "max_tokens": self.max_tokens}
-        return orjson.dumps(request | {"stream": True, "ignore_eos": True})
+        more = {ASKED: True} if self.wants_stamps else {}
+        return orjson.dumps(request | {"stream": True, "ignore_eos": True} | more)
 
     def expected_ids(self) -> tuple[int, ...]:
         return expected_answer(self.messages, self.max_tokens, ignore_eos=True).ids
@@ -96,6 +102,10 @@ class Record:
     is_done: bool = False
     error_event: str | None = None
     malformed_events: int = 0
+    sent_at: list[float] = field(default_factory=list)
+    """When the engine wrote what came at each of `token_times`, where it said so."""
+    read_lags_s: list[float] = field(default_factory=list)
+    """How late some of the reads were, where the kernel said when they could have been."""
     failure: str | None = None
     """Why it ended early: `cut`, `refused`, `timeout`, or `left` where the client hung up itself."""
 
@@ -194,8 +204,11 @@ class EventReader:
             record.error_event = str(payload["error"])
             return
         record.models.add(payload["model"])
+        timed = len(record.token_times)
         for choice in payload["choices"]:
             self._take_choice(choice["delta"].get("content"), choice["finish_reason"], now)
+        if SENT_AT in payload and len(record.token_times) > timed:
+            record.sent_at.append(payload[SENT_AT])
 
     def _take_choice(self, content: str | None, finish_reason: str | None, now: float) -> None:
         record = self._record
@@ -208,7 +221,9 @@ class EventReader:
             self._leave()
 
 
-async def ask(url: str, model: str, question: Question, due_at: float, timeout_s: float = 60.0) -> Record:
+async def ask(
+    url: str, model: str, question: Question, due_at: float, timeout_s: float = PATIENCE_S
+) -> Record:
     """One request on a connection of its own. Never raises for what the server does."""
     loop = asyncio.get_running_loop()
     record = Record(due_at, question, started_at=loop.time())
@@ -261,6 +276,7 @@ async def open_loop(
     questions: Iterable[Question],
     offsets_s: Iterable[float],
     begun_at: float,
+    patience_s: float = PATIENCE_S,
 ) -> list[Record]:
     """Asks each question at its own time, whatever became of those before, over the URLs in turn."""
     loop = asyncio.get_running_loop()
@@ -269,5 +285,6 @@ async def open_loop(
     for number, (question, offset_s) in enumerate(zip(questions, offsets_s, strict=False)):
         due_at = begun_at + offset_s
         await asyncio.sleep(max(0.0, due_at - loop.time()))
-        tasks.append(loop.create_task(ask(targets[number % len(targets)], model, question, due_at)))
+        url = targets[number % len(targets)]
+        tasks.append(loop.create_task(ask(url, model, question, due_at, patience_s)))
     return list(await asyncio.gather(*tasks))

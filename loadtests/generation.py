@@ -2,12 +2,14 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
 import orjson
 
+from loadtests import stamps
 from loadtests.asked import Asked
 from loadtests.decoding import Decoder, Sequence
 from loadtests.faults import HEALTHY, NEVER, Fault
@@ -145,6 +147,7 @@ class Streamed(Generation):
     ) -> None:
         super().__init__(envelope, connection, decoder, telemetry, active)
         self._tokens_per_event = tokens_per_event
+        self._has_stamps = stamps.ASKED in envelope.asked.unknown
         self._has_role = not envelope.asked.is_chat
         self._is_broken = False
         self._pieces: dict[Sequence, Piece] = {}
@@ -162,7 +165,7 @@ class Streamed(Generation):
         if template is not None and finish is None and not self._is_broken:
             head, middle, tail = template
             ids = _IDS[token_id] if self.envelope.asked.wants_ids else b"null"
-            self._connection.chunk(b"".join((head, _escaped(text), middle, ids, tail)))
+            self._connection.chunk(b"".join((head, _escaped(text), middle, ids, self._stamped(tail))))
         else:
             self._emit_slowly(sequence, token_id, text, finish)
 
@@ -174,7 +177,8 @@ class Streamed(Generation):
             return
         del self._pieces[sequence]
         piece.generated, piece.finish, piece.stop_reason = sequence.count, finish, sequence.stop_reason
-        self._write(event(self.envelope.token_chunk(piece)))
+        stamp = {stamps.SENT_AT: time.monotonic()} if self._has_stamps else {}
+        self._write(event(self.envelope.token_chunk(piece) | stamp))
         self._learn_template(sequence)
         if finish is not None and self._end(sequence, finish):
             self._close_stream()
@@ -189,6 +193,12 @@ class Streamed(Generation):
         head, _, rest = sample.partition(orjson.dumps(_PLACE)[1:-1])
         middle, _, tail = rest.rpartition(b"[]" if asked.wants_ids else b"null")
         self._templates[sequence.index] = (head, middle, tail)
+
+    def _stamped(self, tail: bytes) -> bytes:
+        """The end of an event, with the moment at which it is written where the client wants to know."""
+        if not self._has_stamps:
+            return tail
+        return b'%b,"%b":%.6f}\n\n' % (tail[:-3], stamps.SENT_AT.encode(), time.monotonic())
 
     def _say_role(self) -> None:
         self._has_role = True

@@ -3,11 +3,15 @@
 `python -m loadtests.load [options] [-- Locust's own arguments]`. With `--url` it starts nothing and loads what runs
 there. `--web` opens Locust's page instead of a run of 60 seconds. The exit status is Locust's: 1 where a limit was
 not kept.
+
+`--streams 500` holds so many streams open at 20 tokens a second each, with Locust on one core and all else on the
+others, and says how late Locust itself was. With `--front direct` there is no gateway, and what is measured is Locust.
 """
 
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -15,11 +19,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from loadtests.ending import run_to_end
-from loadtests.fleet import MODEL, Plan, running
+from loadtests.fleet import FRONTS, MODEL, Plan, running
 from loadtests.processes import ROOT
 
 LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
 GRACE_S = 15.0
+STREAM_TOKENS, STREAM_TOKEN_MS = 200, 50.0
 
 
 def locust_command(url: str, arguments: argparse.Namespace) -> list[str]:
@@ -30,10 +35,18 @@ def locust_command(url: str, arguments: argparse.Namespace) -> list[str]:
         command += ["--processes", str(arguments.workers)]
     if arguments.web:
         return [*command, "--class-picker", *arguments.locust]
-    users, seconds = str(arguments.users), f"{arguments.seconds}s"
+    users, seconds = str(arguments.streams or arguments.users), f"{arguments.seconds}s"
+    if arguments.streams:
+        command += ["--answer-tokens", str(STREAM_TOKENS)]
     command += ["--headless", "--only-summary", "-u", users, "-r", users, "-t", seconds]
-    command += ["--stop-timeout", "30", "--max-ttft-p99-s", str(arguments.ttft_s)]
-    return [*command, *arguments.locust]
+    command += ["--stop-timeout", "30", "--max-ttft-p99-s", _ttft_limit(arguments)]
+    return [*command, *arguments.locust, *(["Streams"] if arguments.streams else [])]
+
+
+def _ttft_limit(arguments: argparse.Namespace) -> str:
+    if arguments.ttft_s is not None:
+        return str(arguments.ttft_s)
+    return "none" if arguments.streams else "1.0"
 
 
 @asynccontextmanager
@@ -42,14 +55,27 @@ async def target(arguments: argparse.Namespace) -> AsyncIterator[str]:
     if arguments.url:
         yield arguments.url
         return
-    async with running(Plan(replicas=arguments.replicas, slots=arguments.slots)) as fleet:
+    async with running(_plan(arguments)) as fleet:
         yield fleet.urls[0]
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    """For streams, one engine with room for all of them: what waits is not what is measured."""
+    if arguments.streams:
+        return Plan(arguments.front, 1, 2 * arguments.streams, STREAM_TOKEN_MS, has_small_tier=False)
+    return Plan(arguments.front, arguments.replicas, arguments.slots)
 
 
 async def load(arguments: argparse.Namespace) -> int:
     """The run's exit status."""
+    cores = sorted(os.sched_getaffinity(0))
+    if arguments.streams and len(cores) > 1:
+        # The fleet is started on all cores but one, which is Locust's.
+        os.sched_setaffinity(0, cores[:-1])
     async with target(arguments) as url:
         process = await asyncio.create_subprocess_exec(*locust_command(url, arguments), cwd=ROOT)
+        if arguments.streams:
+            os.sched_setaffinity(process.pid, cores[-1:])
         try:
             return await process.wait()
         finally:
@@ -69,14 +95,28 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.load", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.load",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--url", help="load this server instead of a fleet of its own")
     parser.add_argument("--model", default=MODEL, help="the name to ask for")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--slots", type=int, default=16, help="of each replica")
     parser.add_argument("--users", type=int, default=20)
     parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--ttft-s", type=float, default=1.0, help="limit of the 99th percentile")
+    parser.add_argument(
+        "--ttft-s",
+        type=float,
+        help="limit of the 99th percentile: 1, or none with --streams, which all begin at once",
+    )
+    parser.add_argument(
+        "--streams", type=int, default=0, help="open all the time, on one core of Locust's own"
+    )
+    parser.add_argument(
+        "--front", choices=FRONTS, default="graceway", help="what stands before the simulated replicas"
+    )
     parser.add_argument("--workers", type=int, default=1, help="Locust processes that share the load")
     parser.add_argument("--web", action="store_true", help="Locust's page on port 8089, no run by itself")
     parser.add_argument("locust", nargs="*", help="after --: further arguments of Locust")

@@ -6,7 +6,9 @@ import gevent
 from locust.env import Environment
 
 from loadtests.client import Record
+from loadtests.generator import READS, TRANSIT, WAKES
 from loadtests.judgement import Judgement, Verify, judged
+from loadtests.stream_socket import SAMPLED
 from loadtests.thresholds import ASKED, DEGRADED, LAG, LONGEST_GAP, SHED, TOKEN_GAP, TTFT
 
 BEAT_S = 0.02
@@ -38,6 +40,10 @@ class LoadMetrics:
         if len(times) > 1:
             self._time(TOKEN_GAP, name, (times[-1] - times[0]) / (len(times) - 1))
             self._time(LONGEST_GAP, name, record.max_gap_s)
+        for lag_s in record.read_lags_s:
+            self._time(LAG, READS, lag_s)
+        for sent_at, arrived_at in list(zip(record.sent_at, times, strict=False))[::SAMPLED]:
+            self._time(TRANSIT, TRANSIT, arrived_at - sent_at)
 
     def tell_outcome(self, name: str, judgement: Judgement, took_s: float, headers: dict[str, str]) -> None:
         failure = FailedAnswerError(judgement.why) if judgement.is_failed else None
@@ -66,4 +72,4 @@ def watch_lag(metrics: LoadMetrics) -> None:
     while True:
         due_at = time.monotonic() + BEAT_S
         gevent.sleep(BEAT_S)
-        metrics.tell_lag("wakes", time.monotonic() - due_at)
+        metrics.tell_lag(WAKES, time.monotonic() - due_at)

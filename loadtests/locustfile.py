@@ -11,6 +11,7 @@ import random
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import gevent
@@ -23,6 +24,7 @@ from locust.runners import MasterRunner
 from loadtests import stream_socket
 from loadtests.arrivals import Share, arrivals
 from loadtests.client import Question
+from loadtests.generator import DISPATCHES, own_lag
 from loadtests.judgement import Judgement
 from loadtests.load_metrics import LoadMetrics, watch_lag
 from loadtests.load_options import LoadOptions, add_options, read_options
@@ -47,6 +49,12 @@ def _begin(environment: Environment, **_: object) -> None:
         return
     options = read_options(environment.parsed_options)
     environment.graceway_lag = gevent.spawn(watch_lag, LoadMetrics(environment, options.verify))
+    environment.graceway_begun = time.monotonic(), time.process_time()
+
+
+@events.test_stopping.add_listener
+def _look_at_the_core(environment: Environment, **_: object) -> None:
+    environment.graceway_ended = time.monotonic(), time.process_time()
 
 
 @events.test_stop.add_listener
@@ -61,11 +69,22 @@ def _decide(environment: Environment, **_: object) -> None:
     """The limits alone decide the exit status; a worker leaves it to its master."""
     if environment.parsed_options is None or environment.parsed_options.worker:
         return
-    misses = Thresholds.read(environment.parsed_options).misses(environment.stats.entries.values())
+    entries = list(environment.stats.entries.values())
+    for line in own_lag(entries, _core_share(environment)).text().splitlines():
+        log.info("%s", line)
+    misses = Thresholds.read(environment.parsed_options).misses(entries)
     for miss in misses:
         log.error("limit not kept: %s", miss)
     log.info("%s", "the run failed" if misses else "all limits were kept")
     environment.process_exit_code = EXIT_MISSED if misses else 0
+
+
+def _core_share(environment: Environment) -> float:
+    """How much of a core this process took while it loaded; of a master with workers, nothing is known."""
+    begun, ended = (getattr(environment, f"graceway_{when}", None) for when in ("begun", "ended"))
+    if begun is None or ended is None:
+        return 0.0
+    return float((ended[1] - begun[1]) / max(ended[0] - begun[0], 1e-9))
 
 
 class GracewayUser(User):
@@ -98,7 +117,6 @@ class GracewayUser(User):
         self, question: Question, pause: stream_socket.Pause | None = None, due_at: float | None = None
     ) -> tuple[Judgement, str]:
         """Asks, tells what came of it, and returns that with the text."""
-        due_at = time.monotonic() if due_at is None else due_at
         record = stream_socket.ask(self.host, self.options.model, question, due_at, pause=pause)
         return self.metrics.tell(self.kind, record, times=pause is None), record.text
 
@@ -123,6 +141,20 @@ class Chats(GracewayUser):
                 return
             messages = (*messages, {"role": "assistant", "content": text})
             gevent.sleep(self.rng.expovariate(1 / self.options.think_s) if self.options.think_s else 0)
+
+
+class Streams(GracewayUser):
+    """One stream after the other, for ever: so many are open as there are users."""
+
+    weight = 1
+    wait_time = constant(0.0)
+
+    @task
+    def read(self) -> None:
+        question = self.question()
+        # Not all in one moment, as they would be if all began and ended together.
+        tokens = self.rng.randint(max(question.max_tokens // 2, 1), question.max_tokens)
+        self.stream(replace(question, max_tokens=tokens, wants_stamps=self.options.verify == "tokens"))
 
 
 class Completions(GracewayUser):
@@ -210,7 +242,7 @@ class OpenLoop(GracewayUser):
                 gevent.sleep(min(left_s, LOOK_S))
             if self._state != "running":
                 break
-            self.metrics.tell_lag("dispatches", time.monotonic() - due_at)
+            self.metrics.tell_lag(DISPATCHES, time.monotonic() - due_at)
             streams.spawn(self.stream, question, None, due_at)
         streams.join()
         while self._state == "running":

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from loadtests.client import Record, open_loop
+from loadtests.client import PATIENCE_S, Record, open_loop
 from loadtests.fleet import MODEL, Fleet
 from loadtests.overload_load import Stream, questions
 from loadtests.trial import TTFT_SLO_S
@@ -98,6 +99,13 @@ class OverloadTrial:
     def reasons(self) -> dict[str, int]:
         return dict(sorted(Counter(o.reason or "none" for o in self.refused()).items()))
 
+    def shares_by_second(self) -> dict[str, list[float]]:
+        """What share of the requests due in each second each tier answered in time, and what was refused."""
+        seconds = [self.due_between(s, s + 1.0) for s in range(int(self.duration_s))]
+        tiers = sorted({o.tier for o in self.outcomes if o.tier})
+        found = {tier: [_share(due, partial(_is_served_by, tier)) for due in seconds] for tier in tiers}
+        return found | {"refused": [_share(due, lambda o: o.is_refused) for due in seconds]}
+
     def turns(self) -> int:
         """Changes of direction of the degraded share, second by second."""
         return turns([share_degraded(self.due_between(s, s + 1.0)) for s in range(int(self.duration_s))])
@@ -105,6 +113,14 @@ class OverloadTrial:
     def back_on_top_s(self, after_s: float) -> float:
         """How long after `after_s` the last request was due that the top tier did not answer in time."""
         return max([0.0, *(o.due_s - after_s for o in self.outcomes if not o.is_top)])
+
+
+def _is_served_by(tier: str, outcome: Outcome) -> bool:
+    return outcome.in_time and outcome.tier == tier
+
+
+def _share(outcomes: Sequence[Outcome], holds: Callable[[Outcome], bool]) -> float:
+    return round(sum(map(holds, outcomes)) / len(outcomes), 3) if outcomes else 0.0
 
 
 def share_in_time(outcomes: Sequence[Outcome]) -> float:
@@ -133,9 +149,11 @@ def turns(shares: Sequence[float]) -> int:
     return count
 
 
-async def run_overload(fleet: Fleet, streams: Sequence[Stream], tokens: int, seed: int) -> OverloadTrial:
+async def run_overload(
+    fleet: Fleet, streams: Sequence[Stream], tokens: int, seed: int, patience_s: float = PATIENCE_S
+) -> OverloadTrial:
     """Runs the load to its end."""
     asked, due_s = questions(streams, CAPACITY_PER_S, tokens, seed)
     begun_at = asyncio.get_running_loop().time() + 0.1
-    records = await open_loop(fleet.urls, MODEL, asked, due_s, begun_at)
+    records = await open_loop(fleet.urls, MODEL, asked, due_s, begun_at, patience_s)
     return OverloadTrial(tuple(outcome_of(r, begun_at) for r in records), tuple(streams))

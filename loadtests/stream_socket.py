@@ -14,8 +14,11 @@ import httptools
 
 from loadtests.client import KEPT_HEADERS, EventReader, Question, Record
 from loadtests.client_wire import CutError, post
+from loadtests.stamps import StampedReader
 
 READ_BYTES = 65536
+SAMPLED = 10
+"""One read in so many says how late it was: to say it of each costs as much as the read."""
 Receive = Callable[[bytes, float], None]
 Pause = Callable[[], None]
 
@@ -60,6 +63,8 @@ class Exchange:
         self._timeout_s = timeout_s
         self._pause = pause
         self.is_left = False
+        self.sent_at = 0.0
+        self.read_lags_s: list[float] = []
 
     @property
     def status(self) -> int:
@@ -76,14 +81,20 @@ class Exchange:
     def run(self, request: bytes) -> None:
         """Returns when the answer is whole or was left; raises CutError, TimeoutError or another OSError."""
         with _connected(self._url, self._timeout_s, is_slow=self._pause is not None) as connection:
+            reader = StampedReader(connection)
             connection.sendall(request)
+            self.sent_at = time.monotonic()
+            number = 0
             while not (self._response.is_whole or self.is_left):
                 if self._pause is not None:
                     self._pause()
-                data = connection.recv(READ_BYTES)
+                data, arrived_at, lag_s = reader.read(READ_BYTES)
                 if not data:
                     raise CutError("closed")
-                self._response.feed(data, time.monotonic())
+                if reader.is_stamped and number % SAMPLED == 0:
+                    self.read_lags_s.append(lag_s)
+                number += 1
+                self._response.feed(data, arrived_at)
 
 
 def _connected(url: str, timeout_s: float, *, is_slow: bool) -> socket.socket:
@@ -104,18 +115,25 @@ def ask(
     url: str,
     model: str,
     question: Question,
-    due_at: float,
+    due_at: float | None,
     timeout_s: float = 60.0,
     pause: Pause | None = None,
 ) -> Record:
-    """One streamed chat. Times are of `time.monotonic`. Never raises for what the server does."""
-    record = Record(due_at, question, started_at=time.monotonic())
+    """One streamed chat, due when it was sent if at no other time. Never raises for what the server does.
+
+    Times are of `time.monotonic`.
+    """
+    begun_at = time.monotonic()
+    record = Record(begun_at if due_at is None else due_at, question, started_at=begun_at)
     reader = EventReader(record, lambda: exchange.leave())
     exchange = Exchange(url, reader.receive, timeout_s, pause)
     record.failure = _failure(
         exchange, post(url, "/v1/chat/completions", question.body(model), question.headers)
     )
     record.ended_at = time.monotonic()
+    record.read_lags_s = exchange.read_lags_s
+    if due_at is None and exchange.sent_at:
+        record.due_at = exchange.sent_at
     record.status = exchange.status
     record.headers = {name: exchange.headers[name] for name in KEPT_HEADERS if name in exchange.headers}
     return record

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from loadtests.client import Question, Record, complaint, open_loop, poisson
+from loadtests.client import PATIENCE_S, Question, Record, complaint, open_loop, poisson
 from loadtests.fleet import MODEL, Fleet
 
 Act = Callable[[Fleet], Awaitable[None]]
@@ -26,6 +26,7 @@ class Load:
     tokens: int = 50
     leaving_share: float = 0.0
     seed: int = 1
+    patience_s: float = PATIENCE_S
 
     def questions(self, rng: random.Random) -> Iterator[Question]:
         for number in count():
@@ -118,7 +119,7 @@ async def run_trial(
     acts = [asyncio.create_task(_at(begun_at + fault_s, fault, fleet))]
     if heal_s is not None:
         acts.append(asyncio.create_task(_at(begun_at + heal_s, heal, fleet)))
-    records = await open_loop(fleet.urls, MODEL, load.questions(rng), offsets, begun_at)
+    records = await open_loop(fleet.urls, MODEL, load.questions(rng), offsets, begun_at, load.patience_s)
     await asyncio.gather(*acts)
     urls = tuple(replica.url for replica in fleet.replicas)
     return Trial(tuple(records), begun_at, fault_s, heal_s, urls)

@@ -14,7 +14,7 @@ from tests.rig import EngineProcess, eventually, free_port
 
 LOCUST = str(Path(sys.executable).parent / "locust")
 FILE = str(ROOT / "loadtests" / "locustfile.py")
-USERS = ("Bursts", "Chats", "Completions", "LeavingClients", "OpenLoop", "SlowReaders")
+USERS = ("Bursts", "Chats", "Completions", "LeavingClients", "OpenLoop", "SlowReaders", "Streams")
 
 
 @pytest.fixture
@@ -60,6 +60,9 @@ async def test_all_kinds_of_users_are_served_whole(engine: EngineProcess) -> Non
     for kind in ("TTFT", "token gap", "longest gap"):
         assert count(said, kind, "Chats") > 5, said
     assert count(said, "generator lag", "wakes") > 10
+    assert count(said, "generator lag", "reads") > 10
+    assert count(said, "engine to kernel", "engine to kernel") > 10
+    assert "the generator itself: " in said
     assert 25 <= count(said, "ask", "OpenLoop") <= 61, said
     stats = await engine.stats()
     assert stats["aborted"] >= count(said, "ask", "LeavingClients") > 0
