@@ -8,6 +8,8 @@ import typer
 EXIT_CLAIM_FAILED = 1
 EXIT_WRONG_OPTION = 2
 
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Writes the figures there, too.")]
+
 app = typer.Typer(
     help="Measure on this machine what is claimed.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -26,6 +28,7 @@ def scaling(
     page_at: Annotated[
         Path | None, typer.Option("--page", help="Where to write an HTML page with plots.")
     ] = None,
+    json: JsonFile = None,
 ) -> None:
     """Simulate the scaling policy against Serve's default and against knowing the future."""
     from rich.console import Console
@@ -40,6 +43,7 @@ def scaling(
     rows = measure(range(first_seed, first_seed + seeds), only or TRACES, workers)
     Console().print(as_table(rows))
     judged = list(claims(rows))
+    _write_json(json, {"rows": rows, "claims": judged})
     for claim in judged:
         typer.echo(f"{'holds ' if claim.holds else 'FAILS '} {claim.text} ({claim.seen})")
     if page_at is not None:
@@ -180,6 +184,7 @@ def kv_restore(
     only: Annotated[
         list[str] | None, typer.Option("--part", help="length, turns, killed, stream or cost; all without.")
     ] = None,
+    json: JsonFile = None,
 ) -> None:
     """Restore and recompute on two real vLLM servers: by length, between turns, after a kill; and the cost of it."""
     import asyncio
@@ -189,5 +194,15 @@ def kv_restore(
     if unknown := set(only or ()) - set(PARTS):
         typer.echo(f"no part {', '.join(sorted(unknown))}; there is {', '.join(PARTS)}", err=True)
         raise typer.Exit(EXIT_WRONG_OPTION)
-    if not asyncio.run(run(model, rounds, only or PARTS, typer.echo)):
+    found = asyncio.run(run(model, rounds, only or PARTS, typer.echo))
+    _write_json(json, found)
+    if not found.holds:
         raise typer.Exit(EXIT_CLAIM_FAILED)
+
+
+def _write_json(path: Path | None, content: object) -> None:
+    if path is None:
+        return
+    import orjson
+
+    path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))

@@ -12,7 +12,7 @@ from random import Random
 
 from deploy.bench_kv_engines import Engine, ask, random_prompt
 from deploy.bench_kv_kills import between_turns, in_a_stream
-from deploy.bench_kv_rig import Bench, free_port, in_ms, running_bench
+from deploy.bench_kv_rig import Bench, Found, Lengths, free_port, in_ms, running_bench
 
 LENGTHS = (128, 256, 512, 1024, 2000)
 LOAD_AT_ONCE, LOAD_PROMPT_TOKENS, LOAD_ANSWER_TOKENS = 4, 128, 48
@@ -35,6 +35,7 @@ async def by_length(bench: Bench, rounds: int) -> None:
             bench.claim_same(told)
             for times, one_told in zip((cold, restored, warm), told, strict=True):
                 times.append(one_told.ttft_s)
+        bench.lengths.append(Lengths(tokens, cold, restored, warm))
         bench.say(
             f"  {tokens:>5} tokens: computed {in_ms(cold)}, restored {in_ms(restored)}, warm {in_ms(warm)}; "
             f"restoring was faster in {sum(r < c for r, c in zip(restored, cold, strict=True))} of {rounds}"
@@ -122,8 +123,8 @@ def interval(samples: list[float], rng: Random, draws: int = 2000) -> tuple[floa
     return medians[cut], medians[-1 - cut]
 
 
-async def run(model: Path, rounds: int, parts: Collection[str], say: Callable[[str], None]) -> bool:
-    """Those parts of it; whether all that is claimed was seen."""
+async def run(model: Path, rounds: int, parts: Collection[str], say: Callable[[str], None]) -> Found:
+    """Some of it, or all."""
     async with running_bench(model, say) as bench:
         if "length" in parts:
             say("restored and computed, by length")
@@ -140,7 +141,7 @@ async def run(model: Path, rounds: int, parts: Collection[str], say: Callable[[s
         if "cost" in parts:
             say("cost without a fault")
             await _cost(bench, 5 * rounds)
-        return all(bench.verdicts)
+        return Found(tuple(bench.lengths), tuple(bench.verdicts))
 
 
 async def _cost(bench: Bench, rounds: int) -> None:

@@ -25,6 +25,36 @@ BUDGET_BYTES = 1 << 30
 _REPLICATE = KvSettings("replicate", BUDGET_BYTES)
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Something claimed, and whether it was seen."""
+
+    holds: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Seconds to the first token of prompts of one length, round by round."""
+
+    tokens: int
+    computed: list[float]
+    restored: list[float]
+    warm: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All that a bench measured and claimed."""
+
+    lengths: tuple[Lengths, ...]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def holds(self) -> bool:
+        return all(verdict.holds for verdict in self.verdicts)
+
+
 @dataclass(slots=True)
 class Bench:
     """Two engines and the Redis that has their blocks."""
@@ -37,10 +67,11 @@ class Bench:
     folder: Path
     say: Callable[[str], None]
     rng: Random = field(default_factory=lambda: Random(1))
-    verdicts: list[bool] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    lengths: list[Lengths] = field(default_factory=list)
 
     def claim(self, holds: bool, text: str) -> None:
-        self.verdicts.append(holds)
+        self.verdicts.append(Verdict(holds, text))
         self.say(f"  {'holds ' if holds else 'FAILS '} {text}")
 
     def claim_same(self, told: Sequence[Told]) -> None:

@@ -8,12 +8,13 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
 import uvloop
 
+from loadtests.client import PATIENCE_S
 from loadtests.fault_rows import ROWS, Row
 from loadtests.fleet import FRONTS, Plan, running
 from loadtests.kills import run_kills
@@ -78,10 +79,17 @@ def summarized(row: Row, trial: Trial, more_misses: list[str]) -> Result:
 
 async def run_row(row: Row, front: str, rate_per_s: float, seed: int, fault_s: float = FAULT_S) -> Result:
     """One row on a fleet of its own."""
+    return (await observed_row(row, front, rate_per_s, seed, fault_s))[0]
+
+
+async def observed_row(
+    row: Row, front: str, rate_per_s: float, seed: int, fault_s: float, patience_s: float = PATIENCE_S
+) -> tuple[Result, Trial]:
+    """The row as it came out, and each of its requests."""
     async with running(Plan(front)) as fleet:
-        load = row.load(rate_per_s, seed)
+        load = replace(row.load(rate_per_s, seed), patience_s=patience_s)
         trial = await run_trial(fleet, load, row.fault, fault_s, row.heal, row.heal_s)
-        return summarized(row, trial, await row.after(fleet))
+        return summarized(row, trial, await row.after(fleet)), trial
 
 
 async def run_table(rows: Sequence[Row], front: str, rate_per_s: float, seed: int) -> list[Result]:

@@ -1,27 +1,26 @@
 """What a rig measures: simulated replicas, a small tier, and a front that spreads requests over them.
 
-Fronts: `graceway` (`graceway serve`), `vllm-router` (the Rust router from the package index, in a virtual
-environment of its own under build/), `naive` (a proxy without any protection) and `direct` (no front: the client
-takes the replicas in turn).
+Fronts: `graceway` (`graceway serve`), one of the other gateways (see `peers`), `naive` (a proxy without any protection)
+and `direct` (no front: the client takes the replicas in turn).
 """
 
 import asyncio
-import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-import aiohttp
+from loadtests.cut_proxy import Proxy, proxy_to
+from loadtests.peers import PEERS, PeerProcess
+from loadtests.processes import EngineProcess, RedisProcess, ServerProcess
+from loadtests.redis_groups import Sentinels, running_sentinels
+from loadtests.stepped_clock import write_step
 
-from loadtests.processes import ROOT, EngineProcess, RedisProcess, ServerProcess, free_port
-
-FRONTS = ("graceway", "vllm-router", "naive", "direct")
+FRONTS = ("graceway", *PEERS, "naive", "direct")
 MODEL = "m"
-_ROUTER_VENV = ROOT / "build" / "vllm-router"
-_ROUTER_PACKAGE = "vllm-router==0.1.17"
 _CONFIG = """\
 server: {{host: 127.0.0.1, port: 0, grpc_port: 0}}
 state_store: {{url: "{store}"}}
@@ -70,6 +69,14 @@ class Plan:
     """Whether they share a Redis, rather than keep their state to themselves."""
     store_arguments: tuple[str, ...] = ()
     """Of redis-server."""
+    sentinels: Literal["", "asked", "ignored"] = ""
+    """Whether the store has a replica and Sentinels, and whether the gateways ask those where it is."""
+    zones: str = "ab"
+    """Of the replicas, in turn; one letter each."""
+    has_ways: bool = False
+    """Whether between the front, each replica and the store there is a network that can be broken."""
+    clock: Literal["", "steps", "steps timers"] = ""
+    """Whether the first gateway's clock can be stepped, and whether what it times follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,19 @@ class Fleet:
     fronts: tuple[ServerProcess, ...] = ()
     store: RedisProcess | None = None
     config: Path | None = None
+    ways: tuple[Proxy, ...] = ()
+    """To each replica, where the plan has ways."""
+    store_way: Proxy | None = None
+    store_url: str = "memory"
+    """As the gateways are told."""
+    sentinels: Sentinels | None = None
+    clock: Path | None = None
+    """Of the first gateway: how far it is ahead; see `stepped_clock`."""
+
+    @property
+    def replica_urls(self) -> tuple[str, ...]:
+        """Where the front goes."""
+        return tuple(way.url for way in self.ways) or tuple(engine.url for engine in self.replicas)
 
     def engines(self) -> tuple[EngineProcess, ...]:
         return self.replicas if self.small is None else (*self.replicas, self.small)
@@ -98,15 +118,59 @@ async def running(plan: Plan) -> AsyncIterator[Fleet]:
         for engine in everything:
             stack.push_async_callback(engine.stop)
         await asyncio.gather(*(engine.start() for engine in everything))
-        store = (
-            await stack.enter_async_context(RedisProcess(*plan.store_arguments)) if plan.has_store else None
+        store = await _store(plan, stack)
+        ways = [await _way(engine.url, stack) for engine in engines] if plan.has_ways else []
+        places = [way.url for way in ways] or [engine.url for engine in engines]
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        config, clock = folder / "fleet.yaml", folder / "clock" if plan.clock else None
+        config.write_text(graceway_config(plan, places, small, store.url))
+        if clock is not None:
+            write_step(clock, 0.0)
+        fronts = [
+            await stack.enter_async_context(front) for front in _fronts(plan, places, store, config, clock)
+        ]
+        yield Fleet(
+            replicas=tuple(engines),
+            small=small,
+            front=fronts[0] if fronts else None,
+            urls=tuple(server.url for server in fronts) or tuple(places),
+            fronts=tuple(fronts),
+            store=store.server,
+            config=config,
+            ways=tuple(ways),
+            store_way=store.way,
+            store_url=store.url,
+            sentinels=store.sentinels,
+            clock=clock,
         )
-        config = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "fleet.yaml"
-        config.write_text(graceway_config(plan, engines, small, "memory" if store is None else store.url))
-        fronts = [await stack.enter_async_context(front) for front in _fronts(plan, engines, store, config)]
-        urls = tuple(server.url for server in fronts or engines)
-        first = fronts[0] if fronts else None
-        yield Fleet(tuple(engines), small, first, urls, tuple(fronts), store, config)
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """What keeps the gateways' state, and where they find it."""
+
+    url: str = "memory"
+    server: RedisProcess | None = None
+    way: Proxy | None = None
+    sentinels: Sentinels | None = None
+
+
+async def _store(plan: Plan, stack: AsyncExitStack) -> _Store:
+    if plan.sentinels:
+        group = await stack.enter_async_context(running_sentinels())
+        url = group.url if plan.sentinels == "asked" else group.master.url
+        return _Store(url, group.master, sentinels=group)
+    if not plan.has_store:
+        return _Store()
+    server = await stack.enter_async_context(RedisProcess(*plan.store_arguments))
+    if not plan.has_ways:
+        return _Store(server.url, server)
+    way = await _way(server.url, stack)
+    return _Store(way.url.replace("http", "redis"), server, way)
+
+
+async def _way(url: str, stack: AsyncExitStack) -> Proxy:
+    return await stack.enter_async_context(proxy_to(int(url.rpartition(":")[2])))
 
 
 def _replica(plan: Plan, name: str) -> EngineProcess:
@@ -125,26 +189,25 @@ def _small(plan: Plan) -> EngineProcess:
 
 
 def _fronts(
-    plan: Plan, engines: list[EngineProcess], store: RedisProcess | None, config: Path
+    plan: Plan, urls: list[str], store: _Store, config: Path, clock: Path | None
 ) -> list[ServerProcess]:
-    urls = [engine.url for engine in engines]
     if plan.front == "direct":
         return []
-    if plan.front == "vllm-router":
-        return [RouterProcess(urls)]
+    if plan.front in PEERS:
+        return [PeerProcess(PEERS[plan.front], MODEL, urls, config.parent)]
     if plan.front == "naive":
-        return [NaiveFront(urls, store)]
-    return [GatewayProcess(config) for _ in range(plan.gateways)]
+        return [NaiveFront(urls, store.url)]
+    more = [GatewayProcess(config) for _ in range(plan.gateways - 1)]
+    return [GatewayProcess(config, clock, has_stepping_timers=plan.clock == "steps timers"), *more]
 
 
 def graceway_config(
-    plan: Plan, engines: list[EngineProcess], small: EngineProcess | None, store_url: str = "memory"
+    plan: Plan, urls: Sequence[str], small: EngineProcess | None, store_url: str = "memory"
 ) -> str:
-    """The YAML that puts Graceway in front of these engines."""
-    zones = "ab"
+    """The YAML that puts Graceway in front of replicas at these URLs."""
     replicas = "\n".join(
-        f'          - {{url: "{engine.url}", zone: {zones[number % 2]}}}'
-        for number, engine in enumerate(engines)
+        f'          - {{url: "{url}", zone: {plan.zones[number % len(plan.zones)]}}}'
+        for number, url in enumerate(urls)
     )
     config = _CONFIG.format(model=MODEL, replicas=replicas, slo=plan.slo, store=store_url)
     if plan.limits_slots:
@@ -157,11 +220,13 @@ def graceway_config(
 
 
 class GatewayProcess(ServerProcess):
-    """`graceway serve` on a config, on the same port through restarts."""
+    """`graceway serve` on a config, on the same port through restarts; by a clock that steps, where it has one."""
 
-    def __init__(self, config: Path) -> None:
+    def __init__(self, config: Path, clock: Path | None = None, *, has_stepping_timers: bool = False) -> None:
         # `graceway` itself, but from the sources that are here, wherever another checkout is installed.
-        super().__init__(sys.executable, "-m", "deploy", "serve", "-c", str(config))
+        timers = ("--timers",) if has_stepping_timers else ()
+        by_clock = () if clock is None else ("-m", "loadtests.stepped_clock", *timers, str(clock))
+        super().__init__(sys.executable, *(by_clock or ("-m",)), "deploy", "serve", "-c", str(config))
         self._first_command = self._command
 
     async def start(self) -> None:
@@ -172,59 +237,6 @@ class GatewayProcess(ServerProcess):
 class NaiveFront(ServerProcess):
     """The proxy without protections, with a store if there is one."""
 
-    def __init__(self, replicas: list[str], store: RedisProcess | None) -> None:
-        more = () if store is None else ("--store", store.url)
+    def __init__(self, replicas: list[str], store_url: str) -> None:
+        more = () if store_url == "memory" else ("--store", store_url)
         super().__init__(sys.executable, "-m", "loadtests.naive_front", *more, *replicas)
-
-
-class RouterProcess(ServerProcess):
-    """The Rust router. It prints nothing when it serves, so it is asked until it does."""
-
-    def __init__(self, workers: list[str]) -> None:
-        self._port = free_port()
-        super().__init__(
-            str(_ROUTER_VENV / "bin" / "vllm-router"),
-            *("--host", "127.0.0.1", "--port", str(self._port), "--policy", "round_robin"),
-            *("--prometheus-port", str(free_port()), "--log-level", "error"),
-            *("--worker-urls", *workers),
-        )
-
-    async def start(self) -> None:
-        await install_router()
-        await super().start()
-
-    async def _until_ready(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        self.url = f"http://127.0.0.1:{self._port}"
-        self._drain = asyncio.create_task(self._keep_output(self._process.stdout))
-        async with aiohttp.ClientSession() as http:
-            while True:
-                if await _answers(http, f"{self.url}/v1/models"):
-                    return
-                await asyncio.sleep(0.1)
-
-
-async def _answers(http: aiohttp.ClientSession, url: str) -> bool:
-    try:
-        async with http.get(url) as response:
-            return response.status == 200
-    except aiohttp.ClientError:
-        return False
-
-
-async def install_router() -> None:
-    """Puts the router where this module looks for it, once."""
-    if (_ROUTER_VENV / "bin" / "vllm-router").exists():
-        return
-    shutil.rmtree(_ROUTER_VENV, ignore_errors=True)
-    sys.stderr.write(f"installing {_ROUTER_PACKAGE} into {_ROUTER_VENV}\n")
-    await _run(sys.executable, "-m", "venv", str(_ROUTER_VENV))
-    await _run(str(_ROUTER_VENV / "bin" / "pip"), "install", "--quiet", _ROUTER_PACKAGE)
-
-
-async def _run(*command: str) -> None:
-    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
-    _, complaints = await process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{complaints.decode(errors='replace')}")

@@ -1,4 +1,4 @@
-"""What a gateway costs: no gateway, Graceway and the Rust router in front of one engine, interleaved in one run.
+"""What a gateway costs: no gateway, Graceway and others in front of one engine, interleaved in one run.
 
 `python -m loadtests.overhead` measures, per front: latency of one request at a time (p50, p99, and what that is
 above no gateway), requests/s and streamed chunks/s at 32 clients, and the front's own CPU per request, per
@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import orjson
@@ -23,7 +23,8 @@ import psutil
 import uvloop
 
 from loadtests.client_wire import ClientConnection, connect, post
-from loadtests.fleet import MODEL, GatewayProcess, Plan, RouterProcess, graceway_config
+from loadtests.fleet import MODEL, GatewayProcess, Plan, graceway_config
+from loadtests.peers import PEERS, PeerProcess
 from loadtests.processes import EngineProcess, ServerProcess
 
 CLIENTS = 32
@@ -61,6 +62,8 @@ class Cost:
     cpu_us_per_request: float
     cpu_us_per_chunk: float
     cpu_us_per_paced_chunk: float
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The least and the most of each figure over the rounds."""
 
     def line(self) -> str:
         return (
@@ -207,10 +210,11 @@ async def _target(front: str, fast: EngineProcess, paced: EngineProcess, stack: 
 
 
 async def _start(front: str, engine: EngineProcess, stack: AsyncExitStack) -> ServerProcess:
-    if front == "vllm-router":
-        return await stack.enter_async_context(RouterProcess([engine.url]))
-    config = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "overhead.yaml"
-    config.write_text(graceway_config(Plan(slots=SLOTS), [engine], None))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    if front in PEERS:
+        return await stack.enter_async_context(PeerProcess(PEERS[front], MODEL, [engine.url], folder))
+    config = folder / "overhead.yaml"
+    config.write_text(graceway_config(Plan(slots=SLOTS), [engine.url], None))
     return await stack.enter_async_context(GatewayProcess(config))
 
 
@@ -233,12 +237,22 @@ def _cost(front: str, samples: list[Sample], bare: list[Sample]) -> Cost:
         cpu_us_per_request=median("cpu_us_per_request"),
         cpu_us_per_chunk=median("cpu_us_per_chunk"),
         cpu_us_per_paced_chunk=median("cpu_us_per_paced_chunk"),
+        ranges={one.name: _range(samples, one.name) for one in fields(Sample)},
     )
+
+
+def _range(samples: list[Sample], name: str) -> tuple[float, float]:
+    values = [float(getattr(sample, name)) for sample in samples]
+    return min(values), max(values)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.overhead", description=__doc__)
-    parser.add_argument("--fronts", default="none,graceway,vllm-router", help="the first is the base")
+    parser.add_argument(
+        "--fronts",
+        default="none,graceway,vllm-router",
+        help=f"the first is the base; of none, graceway, {', '.join(PEERS)}",
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=400, help="one at a time, in each round")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each load at 32 clients")

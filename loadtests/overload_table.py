@@ -58,6 +58,8 @@ class Result:
     back_s: float | None
     lag_p99_ms: float
     degraded_by_second: list[float]
+    shares_by_second: dict[str, list[float]]
+    """By tier, and of what was refused."""
     misses: list[str]
     late: list[Outcome]
     """Requests that got an answer too late, or a refusal too late."""
@@ -97,6 +99,7 @@ def summarized(row: Row, trial: OverloadTrial, own_p99_s: float | None = None) -
         back_s=trial.back_on_top_s(SPIKE_BEGINS_S + SPIKE_S) if row.name == "spike" else None,
         lag_p99_ms=quantile([o.lag_s for o in outcomes], 0.99) * 1e3,
         degraded_by_second=[round(share, 3) for share in seconds],
+        shares_by_second=trial.shares_by_second(),
         misses=row.misses(trial),
         late=[
             o for o in outcomes if (not o.in_time and not o.is_refused) or (o.is_refused and o.took_s > 0.005)
@@ -120,7 +123,7 @@ async def run_row(row: Row, tokens: int, seed: int) -> Result:
     """One row on a fleet of its own."""
     async with running(plan_of(row, tokens)) as fleet:
         trial = await run_overload(fleet, row.streams, tokens, seed)
-        own_p99_s = None if fleet.front is None else await own_refusal_s(fleet.front.url, 0.99)
+        own_p99_s = await own_refusal_s(fleet.urls[0], 0.99) if row.front == "graceway" else None
         return summarized(row, trial, own_p99_s)
 
 

@@ -21,6 +21,8 @@ ANSWER_WITHIN_S = 2.0
 class ServerProcess:
     """A child process that prints `ready URL` on standard output once it serves."""
 
+    ready_within_s = READY_WITHIN_S
+
     def __init__(self, *command: str, env: dict[str, str] | None = None) -> None:
         self._command = command
         self._env = env
@@ -54,7 +56,7 @@ class ServerProcess:
             stderr=asyncio.subprocess.STDOUT,
         )
         try:
-            async with asyncio.timeout(READY_WITHIN_S):
+            async with asyncio.timeout(self.ready_within_s):
                 await self._until_ready()
         except BaseException:
             await self.kill()

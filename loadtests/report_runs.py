@@ -1,23 +1,27 @@
-"""What a report is made of: the tables of this folder, run one after the other, with other fronts beside."""
+"""What a report is made of: its sections, run one after the other within a plan of time; one that fails loses no other."""
 
+import asyncio
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from loadtests import fault_table, overload_table
+from loadtests import fault_table, overload_table, store_faults
 from loadtests.fault_rows import ROWS
-from loadtests.fleet import Plan, graceway_config, running
-from loadtests.kills import KillReport, run_kills
-from loadtests.overhead import Cost, run_rounds
-from loadtests.overload_load import steady
-from loadtests.overload_rows import Row, rows
+from loadtests.kills import KillReport
+from loadtests.overhead import Cost
 from loadtests.report_machine import machine
-from loadtests.trial import Load, Trial, nothing, run_trial
 
-FAULTS_BESIDE = ("sigkill", "sigstop", "slow", "all-500", "wrong")
+FAULTS = (
+    *("none", "sigkill", "cut", "sigstop", "slow", "all-500", "half-500", "all-503"),
+    *("wrong", "hang-up", "silent", "malformed"),
+)
+FAULTS_BESIDE = ("sigkill", "sigstop", "all-500")
 """The rows that the other fronts are put through, too."""
-LOADS = (0.5, 1.0, 2.0, 4.0)
+OVERLOADS = ("3x-small", "10x-5%", "spike", "ramp")
+LATE_SHARE = 1.5
+"""A section may take so many times what was planned."""
 
 
 @dataclass(slots=True)
@@ -26,98 +30,124 @@ class Runs:
 
     machine: dict[str, str] = field(default_factory=machine)
     commands: list[str] = field(default_factory=list)
+    plan: dict[str, float] = field(default_factory=dict)
+    """Minutes by section."""
+    took_s: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    """Sections that could not be made, and fronts that could not be had; why."""
+    fronts: list[str] = field(default_factory=list)
     configs: dict[str, str] = field(default_factory=dict)
     costs: list[Cost] = field(default_factory=list)
     faults: dict[str, list[fault_table.Result]] = field(default_factory=dict)
     gaps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     cut_streams: dict[str, int] = field(default_factory=dict)
+    kills: dict[str, KillReport] = field(default_factory=dict)
     overload: dict[str, list[overload_table.Result]] = field(default_factory=dict)
     goodput: dict[str, dict[float, float]] = field(default_factory=dict)
-    kills: dict[str, KillReport] = field(default_factory=dict)
-    took_s: float = 0.0
+    store: list[store_faults.Result] = field(default_factory=list)
+    restored: dict[str, Any] = field(default_factory=dict)
+    """What `graceway bench kv-restore` wrote."""
+    scaling: dict[str, Any] = field(default_factory=dict)
+    """What `graceway bench scaling` wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
     """How much of everything: `full` is for a report, `brief` to see that it works."""
 
-    rounds: int = 5
-    fault_names: tuple[str, ...] = tuple(row.name for row in ROWS)
+    rounds: int = 3
+    requests: int = 200
+    seconds: float = 1.5
+    fault_names: tuple[str, ...] = FAULTS
     beside: tuple[str, ...] = FAULTS_BESIDE
-    loads: tuple[float, ...] = LOADS
-    load_s: float = 12.0
-    overload_names: tuple[str, ...] = ("control-3x", "3x-small", "10x-small", "3x", "10x-5%", "spike", "ramp")
+    fault_s: float = 3.0
+    trial_s: float = 10.0
+    patience_s: float = 20.0
+    loads: tuple[float, ...] = (0.5, 1.0, 2.0, 3.0)
+    load_s: float = 6.0
+    overload_names: tuple[str, ...] = OVERLOADS
     kills: int = 200
+    kills_beside: int = 60
+    store_names: tuple[str, ...] = tuple(row.name for row in store_faults.ROWS)
+    restore_rounds: int = 1
+    restore_parts: tuple[str, ...] = ("length", "turns")
+    seeds: int = 8
 
 
 FULL = Scale()
-BRIEF = Scale(1, ("sigkill",), ("sigkill",), (0.5, 3.0), 4.0, (), 10)
-Part = Callable[["Runs", tuple[str, ...], Scale, int], object]
+BRIEF = Scale(
+    rounds=1,
+    requests=50,
+    seconds=0.5,
+    fault_names=("sigkill",),
+    beside=("sigkill",),
+    trial_s=6.0,
+    loads=(0.5, 2.0),
+    load_s=3.0,
+    overload_names=("spike",),
+    kills=10,
+    kills_beside=10,
+    store_names=("none", "killed"),
+    restore_parts=("length",),
+    seeds=1,
+)
+assert {row.name for row in ROWS} >= {*FAULTS, *FAULTS_BESIDE}
 
 
-async def run_everything(fronts: tuple[str, ...], scale: Scale, seed: int) -> Runs:
-    """`fronts` stand beside Graceway."""
-    begun_s = time.monotonic()
-    runs = Runs()
-    _say_configs(runs, fronts)
-    say("what it costs")
-    peers = [front for front in fronts if front == "vllm-router"]
-    runs.costs = await run_rounds(["none", "graceway", *peers], scale.rounds, 300, 1.5)
-    for front in ("graceway", *fronts):
-        await _run_front(runs, front, scale, seed)
-    runs.took_s = time.monotonic() - begun_s
-    return runs
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a report is to hold: `fronts` stand beside Graceway."""
+
+    fronts: tuple[str, ...]
+    scale: Scale
+    seed: int
+    within_s: float
 
 
-async def _run_front(runs: Runs, front: str, scale: Scale, seed: int) -> None:
-    say(f"faults: {front}")
-    names = scale.fault_names if front == "graceway" else scale.beside
-    chosen = [row for row in ROWS if row.name in names]
-    runs.faults[front] = await fault_table.run_table(chosen, front, 8.0, seed)
-    await _around_a_kill(runs, front, seed)
-    say(f"overload: {front}")
-    runs.goodput[front] = {k: await _goodput(front, k, scale.load_s, seed) for k in scale.loads}
-    if front == "graceway":
-        tables = [row for row in rows() if row.name in scale.overload_names]
-        runs.overload[front] = await overload_table.run_table(tables, 50, seed) if tables else []
-    say(f"kills: {front}")
-    runs.kills[front] = await run_kills(scale.kills, front, seed, say)
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the report. `minutes` is what it takes on two quiet cores."""
+
+    name: str
+    minutes: float
+    run: Callable[[Runs, Wanted], Awaitable[None]]
 
 
-async def _goodput(front: str, k: float, seconds: float, seed: int) -> float:
-    """Answers whole and in time as a share of the capacity, without a tier to go down to."""
-    row = Row(f"{k:g}x", (steady(k, seconds),), False, (), front)
-    found = (await overload_table.run_row(row, 50, seed)).goodput
-    say(f"  {k:g}×: {found:.0%}")
-    return found
+async def run_sections(
+    runs: Runs, wanted: Wanted, sections: Sequence[Section], save: Callable[[Runs], None]
+) -> None:
+    """Each in its turn. Whatever fails, is late or has no time left is told; the report is saved after each."""
+    runs.plan = {section.name: section.minutes for section in sections}
+    say(plan_text(sections))
+    until = time.monotonic() + wanted.within_s
+    for section in sections:
+        begun = time.monotonic()
+        limit_s = min(section.minutes * 60 * LATE_SHARE, until - begun)
+        try:
+            await _in_time(section, runs, wanted, limit_s)
+        except Exception as error:  # Whatever goes wrong in one section, the others are still of use.
+            runs.failures[section.name] = f"{type(error).__name__}: {error}"
+            say(f"{section.name} failed: {error}")
+        runs.took_s[section.name] = time.monotonic() - begun
+        say(f"{section.name}: {runs.took_s[section.name] / 60:.1f} of {section.minutes:g} minutes")
+        save(runs)
 
 
-async def _around_a_kill(runs: Runs, front: str, seed: int) -> None:
-    sigkill = next(row for row in ROWS if row.name == "sigkill")
-    async with running(Plan(front)) as fleet:
-        trial = await run_trial(fleet, Load(8.0, 12.0, seed=seed), sigkill.fault, 5.0, nothing, None)
-    runs.gaps[front] = _gaps(trial)
-    runs.cut_streams[front] = sum(not record.is_whole for record in trial.records)
+async def _in_time(section: Section, runs: Runs, wanted: Wanted, limit_s: float) -> None:
+    if limit_s <= 0:
+        raise TimeoutError("no time was left for it")
+    try:
+        async with asyncio.timeout(limit_s):
+            await section.run(runs, wanted)
+    except TimeoutError:
+        raise TimeoutError(f"not done after {limit_s / 60:.1f} minutes") from None
 
 
-def _gaps(trial: Trial) -> list[tuple[float, float]]:
-    """When tokens came, and after how long a silence; what would be drawn in one place is kept once."""
-    found = {
-        (round(later - trial.begun_at, 1), round(later - earlier, 2))
-        for record in trial.records
-        for earlier, later in zip(record.token_times, record.token_times[1:], strict=False)
-    }
-    return sorted(found)
-
-
-def _say_configs(runs: Runs, fronts: tuple[str, ...]) -> None:
-    runs.configs["graceway"] = graceway_config(replace(Plan(), has_small_tier=False), [], None)
-    known = {
-        "vllm-router": "vllm-router --policy round_robin --worker-urls URL URL",
-        "naive": "python -m loadtests.naive_front URL URL",
-        "direct": "no front: the client takes the replicas in turn",
-    }
-    runs.configs |= {front: known[front] for front in fronts}
+def plan_text(sections: Sequence[Section]) -> str:
+    """How long everything takes, before it begins."""
+    lines = [f"  {section.name:<12}{section.minutes:>5g} min" for section in sections]
+    total = sum(section.minutes for section in sections)
+    return "\n".join(["the plan, on two quiet cores:", *lines, f"  {'all':<12}{total:>5g} min"])
 
 
 def say(line: str) -> None:

@@ -1,5 +1,6 @@
 """The report: its plots are well-formed and true to scale, its page holds what was measured."""
 
+import asyncio
 import re
 import sys
 from asyncio import create_subprocess_exec
@@ -12,10 +13,12 @@ import pytest
 
 from loadtests.kills import KillReport
 from loadtests.overhead import Cost
+from loadtests.peers import PEERS
 from loadtests.processes import ROOT
 from loadtests.report_page import page
 from loadtests.report_plots import bars, dots, lines
-from loadtests.report_runs import Runs
+from loadtests.report_runs import FULL, Runs, Section, Wanted, run_sections
+from loadtests.report_sections import SECTIONS
 
 
 def test_a_line_ends_where_its_last_value_is() -> None:
@@ -59,16 +62,18 @@ class _Links(HTMLParser):
 
 def test_the_page_holds_what_was_measured_and_fetches_nothing() -> None:
     runs = Runs(machine={"processor": "2 × a <fast> one"}, commands=["python -m loadtests.report"])
-    runs.costs = [Cost("graceway", 1.25, 2.5, 0.5, 1.0, 2000, 40000, 210, 3.0, 9.5)]
+    runs.costs = [Cost("graceway", 1.25, 2.5, 0.5, 1.0, 2000, 40000, 210, 3.0, 9.5, {"p50_ms": (1.11, 1.33)})]
     runs.kills = {"direct": KillReport(9, 5, 4, 100, 91, 0, 9, 0, 0, 0, 0.1, 0)}
     runs.gaps = {"graceway": [(5.1, 0.3)], "direct": [(1.0, 0.02)]}
     runs.goodput = {"graceway": {1.0: 0.97, 3.0: 0.98}, "direct": {3.0: 0.02}}
+    runs.restored = {"lengths": [{"tokens": 512, "computed": [4.5], "restored": [1.75], "warm": [0.5]}]}
     text = page(runs)
     for shown in (
-        "1.25",
+        "1.25 [1.11–1.33]",
+        "1.75 [1.75–1.75]",
         "2 × a &lt;fast&gt; one",
         "9 kills in 5 processes",
-        "0.97",
+        "97%",
         "python -m loadtests.report",
     ):
         assert shown in text
@@ -77,22 +82,62 @@ def test_the_page_holds_what_was_measured_and_fetches_nothing() -> None:
     assert links.found == []
 
 
+async def test_a_section_that_fails_or_is_late_loses_no_other() -> None:
+    async def fails(runs: Runs, wanted: Wanted) -> None:
+        raise RuntimeError("no <vLLM> here")
+
+    async def is_late(runs: Runs, wanted: Wanted) -> None:
+        await asyncio.Event().wait()
+
+    async def goes_well(runs: Runs, wanted: Wanted) -> None:
+        runs.cut_streams["direct"] = 7
+
+    runs, saved = Runs(machine={}), []
+    sections = (
+        Section("restored", 1.0, fails),
+        Section("kills", 1e-3, is_late),
+        Section("faults", 1.0, goes_well),
+    )
+    await run_sections(runs, Wanted((), FULL, 1, 60.0), sections, lambda runs: saved.append(page(runs)))
+    assert set(runs.failures) == {"restored", "kills"}
+    assert len(saved) == 3
+    assert "no &lt;vLLM&gt; here" in saved[-1]
+    assert "direct: 7" in saved[-1]
+
+
+async def test_what_no_time_is_left_for_is_told() -> None:
+    async def goes_well(runs: Runs, wanted: Wanted) -> None:
+        raise AssertionError("not to be begun")
+
+    runs = Runs(machine={})
+    section = Section("faults", 1.0, goes_well)
+    await run_sections(runs, Wanted((), FULL, 1, 0.0), (section,), lambda runs: None)
+    assert "no time was left" in runs.failures["faults"]
+
+
+def test_the_plan_is_below_half_an_hour() -> None:
+    assert sum(section.minutes for section in SECTIONS) < 28.0
+
+
+def test_the_others_are_shown_as_they_are_set_up() -> None:
+    for name, peer in PEERS.items():
+        told = peer.described()
+        assert told.startswith(peer.package)
+        assert "URL" in told, name
+    assert "num_retries: 3" in PEERS["litellm"].described()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_brief_report_is_made_from_scratch(tmp_path: Path) -> None:
     command = (
-        sys.executable,
-        "-m",
-        "loadtests.report",
-        "--brief",
-        "--beside",
-        "direct",
-        "--out",
-        str(tmp_path),
+        *(sys.executable, "-m", "loadtests.report", "--brief", "--beside", "direct", "--out", str(tmp_path)),
+        *("--sections", "overhead,faults,kills,overload,store,scaling"),
     )
     process = await create_subprocess_exec(*command, cwd=ROOT)
     assert await process.wait() == 0
     found = orjson.loads((tmp_path / "report.json").read_bytes())
+    assert found["failures"] == {}
     assert found["faults"]["graceway"][0]["misses"] == []
     assert found["cut_streams"]["direct"] > found["cut_streams"]["graceway"] == 0
     assert len(re.findall("<svg", (tmp_path / "report.html").read_text())) == 3
