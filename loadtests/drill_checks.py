@@ -1,5 +1,7 @@
 """The figures that drills look at."""
 
+from collections.abc import Sequence
+
 from loadtests.client import Record
 from loadtests.drill_observed import Observed, Outcome, share
 from loadtests.drill_plan import Check
@@ -151,6 +153,37 @@ def store_trouble_shows() -> Check:
         most=0,
         steady=False,
     )
+
+
+def local_turns_show() -> Check:
+    """Answers say that their turn is kept by this gateway alone, while that is so."""
+
+    def measure(seen: Observed) -> float | None:
+        meanwhile = seen.due(seen.fault_s, seen.heal_s)
+        return float(sum(_is_local(o) for o in meanwhile)) if seen.scrapes else None
+
+    return Check("turns kept by a gateway alone, and saying so", measure, least=1, steady=False)
+
+
+def _is_local(outcome: Outcome) -> bool:
+    return outcome.record.headers.get("x-session-durability") == "local"
+
+
+def used_again_after(seconds: float, least: int) -> Check:
+    """Requests that the replica which had the fault gets, so long after it healed."""
+
+    def measure(seen: Observed) -> float | None:
+        if not seen.replicas:
+            return None
+        late = seen.due(seen.heal_s + seconds)
+        return float(min(_on(late, front, seen.replicas[0]) for front in seen.fronts or ("",)))
+
+    what = f"requests that it got from every gateway later than {seconds:g} s after it healed"
+    return Check(what, measure, least=least)
+
+
+def _on(outcomes: Sequence[Outcome], front: str, replica: str) -> int:
+    return sum(_went_to(o, replica) for o in outcomes if front in ("", o.front))
 
 
 def store_is_back() -> Check:

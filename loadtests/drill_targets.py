@@ -32,7 +32,7 @@ async def shipped(setup: Setup, *, with_fault: bool) -> AsyncIterator[tuple[Targ
                 still_running=partial(_still_running, fleet),
                 fault=partial(setup.fault, fleet) if with_fault else None,
                 heal=partial(setup.heal, fleet) if with_fault else None,
-                replicas=tuple(engine.url for engine in fleet.replicas),
+                replicas=fleet.replica_urls,
                 fronts=tuple(front.url for front in fleet.fronts),
             ),
             fleet,

@@ -1,7 +1,7 @@
 """A proxy without any protection, to show what a drill finds where there is none.
 
-It asks replicas in turn and never twice, looks the session up in the store before each request and waits as long as
-that takes, and reads an answer to its end though its client has gone.
+It asks replicas in turn and never twice, looks the session up in the store and keeps it there before each request and
+waits as long as that takes, and reads an answer to its end though its client has gone.
 """
 
 import argparse
@@ -85,8 +85,10 @@ class NaiveProxy:
 
     async def _hand_on(self, request: Request, connection: Connection, relay: _Relay) -> None:
         if self._store is not None:
+            session = request.headers.get("x-session-id", "none")
             try:
-                await self._store.get(request.headers.get("x-session-id", "none"))
+                await self._store.get(session)
+                await self._store.set(session, "known", ex=60)
             except RedisError:
                 connection.reply(500, b'{"error":"the store does not answer"}')
                 return

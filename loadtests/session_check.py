@@ -41,7 +41,8 @@ async def running_rig(options: str = "") -> AsyncIterator[Rig]:
         for engine in engines:
             await stack.enter_async_context(engine)
         config = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "sessions.yaml"
-        config.write_text(graceway_config(PLAN, engines, None, redis.url + options))
+        urls = [engine.url for engine in engines]
+        config.write_text(graceway_config(PLAN, urls, None, redis.url + options))
         gateways = [GatewayProcess(config) for _ in range(PLAN.gateways)]
         for gateway in gateways:
             await stack.enter_async_context(gateway)

@@ -169,7 +169,9 @@ async def running_rig() -> AsyncIterator[Rig]:
         for engine in engines:
             await stack.enter_async_context(engine)
         config = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "store.yaml"
-        config.write_text(graceway_config(PLAN, engines, None, f"redis://127.0.0.1:{way.port}"))
+        config.write_text(
+            graceway_config(PLAN, [engine.url for engine in engines], None, f"redis://127.0.0.1:{way.port}")
+        )
         gateway = await stack.enter_async_context(GatewayProcess(config))
         yield Rig(gateway.url, redis, way, other)
 

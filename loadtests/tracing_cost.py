@@ -136,7 +136,7 @@ async def _rounds(traced: Traced, load: str, rounds: int) -> list[Round]:
 
 
 def _config(engine: EngineProcess, collector: str, ratio: float | None) -> str:
-    config = graceway_config(PATIENT, [engine], None)
+    config = graceway_config(PATIENT, [engine.url], None)
     return config if ratio is None else f'{config}\ntracing: {{url: "{collector}", ratio: {ratio}}}\n'
 
 

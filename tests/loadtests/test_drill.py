@@ -234,7 +234,7 @@ def test_the_load_is_the_same_for_control_and_experiment_but_for_the_surge() -> 
 
 
 def test_drills_are_declared_whole() -> None:
-    assert len(DRILLS) >= 14
+    assert len(DRILLS) >= 26
     for name, drill in DRILLS.items():
         assert name == drill.name
         assert drill.setup != drill.unprotected
