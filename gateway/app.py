@@ -23,6 +23,7 @@ from gateway.load_reports import LoadReports
 from gateway.log_lines import request_json, request_text
 from gateway.loop_lag import LoopLag
 from gateway.pin import Pin
+from gateway.preemption import Preemption
 from gateway.quotas import QuotaExchange
 from gateway.recorder import Recorder, TakeTrail
 from gateway.reply import Reply
@@ -35,6 +36,7 @@ from gateway.surface import build_surface
 from gateway.telemetry import Sample, Samples, Telemetry
 from gateway.trace_exporter import TraceExporter
 from gateway.trail import Trail
+from replicas.notice import Notice, give
 from state_store.guarded import GuardedStateStore
 from state_store.protocol import StateStore
 
@@ -183,6 +185,28 @@ class Gateway:
         except KeyError as error:
             raise ValueError(f"'{name}' has no tier {error}") from error
         self.events.add("ladder", _pin_text(name, pin), time())
+
+    async def preempt(self, told: Preemption) -> list[str]:
+        """Has the supervisors of managed replicas that will be taken away drain them; the replicas' names.
+
+        Raises:
+            ValueError: no managed replica is meant.
+            StateStoreUnavailable: nobody can be told.
+        """
+        concerned = [
+            replica.replica
+            for model in self._models.values()
+            for tier in model.fleet.tiers.values()
+            if tier.spec.is_managed
+            for replica in tier.replicas.values()
+            if told.concerns(replica.replica, replica.origin.host)
+        ]
+        if not concerned:
+            raise ValueError(f"no replica that Graceway started is {told.replica or f'on {told.host}'}")
+        await give(self._store, told.subject, Notice(time(), told.grace_s))
+        names = ", ".join(concerned)
+        self.events.add("health", f"{names} will be taken away in {told.grace_s:g} s", time())
+        return concerned
 
     def exercised(self, exercise: Exercise) -> None:
         """Takes note of what came of drilling a tier.

@@ -67,6 +67,16 @@ _SCHEMAS: Json = {
             "for_s": {"type": "number", "exclusiveMinimum": 0},
         },
     },
+    "Preemption": {
+        "type": "object",
+        "additionalProperties": False,
+        "description": "Which managed replica will be taken away, or all on which host, and when.",
+        "properties": {
+            "replica": {"type": ["string", "null"]},
+            "host": {"type": ["string", "null"]},
+            "grace_s": {"type": "number", "exclusiveMinimum": 0, "maximum": 86400},
+        },
+    },
 }
 _COMMON: Json = {
     "stream": {"type": ["boolean", "null"]},
@@ -126,8 +136,9 @@ def document(app: FastAPI, models: Sequence[str]) -> Json:
         for operation in path.values():
             _say_no(operation)
     found["paths"] |= {path: {"post": _asked(kind, models)} for kind, path in PATHS.items()}
-    pin = found["paths"]["/admin/pin"]["post"]
-    pin["requestBody"] = _json({"$ref": "#/components/schemas/Pin"}, required=True)
+    for path, schema in (("/admin/pin", "Pin"), ("/admin/preempt", "Preemption")):
+        body = _json({"$ref": f"#/components/schemas/{schema}"}, required=True)
+        found["paths"][path]["post"]["requestBody"] = body
     found.setdefault("components", {}).setdefault("schemas", {}).update(_SCHEMAS)
     return found
 

@@ -15,7 +15,9 @@ from gateway.exercise import Exercise, read_exercise
 from gateway.openapi import document
 from gateway.page import BACK_OFF_S, LiveStatus, load_page
 from gateway.pin import Pin, read_pin
+from gateway.preemption import Preemption, read_preemption
 from gateway.request import PATHS
+from state_store.protocol import StateStoreUnavailable
 
 Json = dict[str, Any]
 Next = Callable[[Request], Awaitable[Response]]
@@ -41,6 +43,10 @@ class Describes(Protocol):
     def begin_drain(self) -> None: ...
     def pin(self, pin: Pin) -> None:
         """Raises ValueError: there is no such model or tier."""
+        ...
+
+    async def preempt(self, told: Preemption) -> list[str]:
+        """Raises ValueError: no managed replica is meant; StateStoreUnavailable."""
         ...
 
     def exercised(self, exercise: Exercise) -> None:
@@ -148,6 +154,18 @@ def _add_admin(app: FastAPI, gateway: Describes) -> None:
         except ValueError as error:
             return _error(400, str(error), "bad_pin")
         return JSONResponse({"pinned": wanted.tier, "expires_in_s": wanted.for_s if wanted.tier else None})
+
+    @app.post("/admin/preempt")
+    async def preempt(request: Request) -> Response:
+        if (no := refusal(request)) is not None:
+            return no
+        try:
+            told = read_preemption(await request.body())
+            return JSONResponse({"draining": await gateway.preempt(told), "grace_s": told.grace_s})
+        except ValueError as error:
+            return _error(400, str(error), "bad_preemption")
+        except StateStoreUnavailable:
+            return _error(503, "the state store is away, so nobody can be told", "no_store")
 
     @app.post("/admin/exercised")
     async def exercised(request: Request) -> Response:

@@ -23,6 +23,7 @@ from replicas.exit_reason import ExitReason, classify
 from replicas.held_blocks import HeldBlocksTeller
 from replicas.kernel import oom_kills
 from replicas.lifecycle import Patience, Vitals, backoff_s, failures_after, is_right_check_due, must_go
+from replicas.notice import heard, of_host, of_replica
 from replicas.probe import KnownPrompt, ProbeResult, open_probe_session, probe_ready, probe_right
 from replicas.registration import Registration
 from state_store.child_process import ChildProcess
@@ -93,6 +94,8 @@ class Supervisor:
         self.restarts = 0
         self.last_exit: ExitReason | None = None
         self.is_leaving = False
+        self.is_vacated = False
+        """Whether it was told that it will be taken away."""
         self.cold_start_s: float | None = None
         """What its last start took; None before one succeeded."""
 
@@ -151,6 +154,7 @@ class Supervisor:
         own_folder = None if self._log_folder else tempfile.mkdtemp(prefix="graceway-replica-")
         self._log = EngineLog(Path(self._log_folder or own_folder or "") / f"{self._spec.replica}.log")
         beating = asyncio.create_task(self._beat(), name=f"{self._spec.replica} heartbeats")
+        heeding = asyncio.create_task(self._heed_notices(), name=f"{self._spec.replica} notices")
         self._supervising = asyncio.create_task(self._supervise(), name=f"{self._spec.replica} engine")
         try:
             await self._supervising
@@ -160,6 +164,8 @@ class Supervisor:
         finally:
             beating.cancel()
             await self._end(beating)
+            heeding.cancel()
+            await asyncio.gather(heeding, return_exceptions=True)
             if own_folder:
                 shutil.rmtree(own_folder, ignore_errors=True)
 
@@ -176,6 +182,13 @@ class Supervisor:
             self._held = HeldBlocksTeller(spec.replica, topic, endpoint, self._store)
             await asyncio.gather(self._registration.keep(), self._held.run())
 
+    async def _heed_notices(self) -> None:
+        """Vacates when it is told to, by its own name or that of its host."""
+        subjects = of_replica(self._spec.replica), of_host(self._spec.host)
+        while (notice := await heard(self._store, *subjects)) is None:  # noqa: ASYNC110 - others write it
+            await asyncio.sleep(self._spec.heartbeat_s)
+        await self.vacate(notice.left_s(time.time()))
+
     async def stop(self) -> None:
         """Ends the engine and `run`; returns when both have ended."""
         self._is_stopping = True
@@ -188,11 +201,18 @@ class Supervisor:
         self.is_leaving = True
         self._registration.announce()
 
-    async def drain(self, grace_s: float) -> bool:
+    async def vacate(self, grace_s: float) -> None:
+        """Is gone within `grace_s`: sessions and new requests go elsewhere at once, streams that last longer at the end."""
+        self._say(f"will be taken away in {grace_s:.0f} s; draining")
+        self.is_vacated = True
+        await self.drain(max(0.0, grace_s - self._patience.stop_grace_s), "will be taken away")
+        await self.stop()
+
+    async def drain(self, grace_s: float, reason: str = "draining") -> bool:
         """Takes no new requests and waits up to `grace_s` for those under way. True when none is left."""
         deadline = time.monotonic() + grace_s
         is_starting = self.state == "starting"
-        self._enter("draining", "draining")
+        self._enter("draining", reason)
         if is_starting:
             # Nobody has sent it anything yet, and it could not say so: it may not answer for minutes.
             return True

@@ -51,8 +51,10 @@ class RunningGateway:
         async with self._http.get(self.url + path) as response:
             return response.status, await response.read()
 
-    async def post(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, Json]:
-        async with self._http.post(self.url + path, headers=headers) as response:
+    async def post(
+        self, path: str, headers: dict[str, str] | None = None, body: Json | None = None
+    ) -> tuple[int, Json]:
+        async with self._http.post(self.url + path, headers=headers, json=body) as response:
             return response.status, await response.json()
 
     async def status(self) -> Json:

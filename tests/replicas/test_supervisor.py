@@ -18,6 +18,7 @@ import pytest
 
 from replicas.engines import EngineSpec
 from replicas.lifecycle import Patience
+from replicas.notice import Notice, give, of_host, of_replica
 from replicas.supervisor import ReplicaSpec, Supervisor
 from state_store.embedded import EmbeddedRedis
 from state_store.memory import MemoryStateStore
@@ -297,6 +298,39 @@ async def test_drain_gives_up_at_its_grace(rig: Rig) -> None:
     assert not await supervisor.drain(0.5)
     assert time.monotonic() - begun < 2.0
     await supervisor.stop()
+    with pytest.raises(aiohttp.ClientError):
+        await under_way
+
+
+@pytest.mark.parametrize("subject", [of_replica("r-0"), of_host("127.0.0.1")])
+async def test_told_that_it_will_be_taken_away_it_finishes_and_ends(rig: Rig, subject: str) -> None:
+    store = MemoryStateStore()
+    supervisor = await rig.start(replica(engine("--token-ms", "10")), store)
+    await supervisor.until_ready()
+    pid, under_way = supervisor.engine_pid, asyncio.create_task(complete(supervisor.url, 80))
+    await until(lambda: _is_busy(supervisor))
+    await give(store, subject, Notice(time.time(), 20.0))
+    await until(lambda: is_in_state(store, "draining"))
+    assert await under_way == 80
+    await until(lambda: not is_running(pid))
+    await until(lambda: _is_withdrawn(store))
+    assert supervisor.is_vacated
+    assert supervisor.restarts == 0
+
+
+async def _is_withdrawn(store: StateStore) -> bool:
+    return await record_of(store) is None
+
+
+async def test_a_notice_that_leaves_no_time_is_kept_all_the_same(rig: Rig) -> None:
+    store = MemoryStateStore()
+    supervisor = await rig.start(replica(engine("--token-ms", "50")), store)
+    await supervisor.until_ready()
+    under_way = asyncio.create_task(complete(supervisor.url, 2000))
+    await until(lambda: _is_busy(supervisor))
+    await give(store, of_replica("other"), Notice(time.time(), 0.5))
+    await give(store, of_replica("r-0"), Notice(time.time() - 9.0, 10.5))
+    await until(lambda: _is_withdrawn(store), 4.0)
     with pytest.raises(aiohttp.ClientError):
         await under_way
 
