@@ -1,0 +1,53 @@
+"""The compiled hot path and the plain one: the same sources, the same answers."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.compiled import ROOT, SOURCES, folder_for
+
+ANSWERS = "tests.gateway.answers_of_the_hot_path"
+
+
+def answers(*, is_plain: bool) -> str:
+    """What a fresh process says; its first line is where the journal was loaded from."""
+    env = {**os.environ, "GRACEWAY_PLAIN": "1" if is_plain else "0"}
+    ran = subprocess.run(
+        [sys.executable, "-m", ANSWERS], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+    )
+    return ran.stdout
+
+
+def test_compiled_and_plain_say_the_same() -> None:
+    if not folder_for().is_dir():
+        pytest.skip("these sources are not compiled: see scripts/compile_hot_path.py")
+    plain, compiled = (answers(is_plain=is_plain).partition("\n") for is_plain in (True, False))
+    assert (Path(plain[0]).suffix, Path(compiled[0]).suffix) == (".py", ".so")
+    assert compiled[2] == plain[2]
+
+
+def test_no_plain_class_derives_from_a_compiled_one() -> None:
+    """mypyc refuses an object of such a class where one of its base is wanted."""
+    trees = {str(p.relative_to(ROOT)): ast.parse(p.read_text()) for p in (ROOT / "gateway").rglob("*.py")}
+    classes = [
+        (path, n) for path, tree in trees.items() for n in ast.walk(tree) if isinstance(n, ast.ClassDef)
+    ]
+    compiled = {node.name for path, node in classes if path in SOURCES}
+    plain = [
+        (node.name, ast.unparse(base)) for path, node in classes if path not in SOURCES for base in node.bases
+    ]
+    assert [pair for pair in plain if pair[1] in compiled] == []
+
+
+def test_edited_sources_are_never_shadowed(tmp_path: Path) -> None:
+    for source in SOURCES:
+        (tmp_path / source).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / source).write_bytes((ROOT / source).read_bytes())
+    assert folder_for(tmp_path).name == folder_for().name
+    with (tmp_path / SOURCES[-1]).open("a") as edited:
+        edited.write("\n")
+    assert folder_for(tmp_path).name != folder_for().name
