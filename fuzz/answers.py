@@ -9,7 +9,8 @@ import orjson
 
 from fuzz.grammar import fields
 from fuzz.pieces import cut, seeded
-from gateway.http_client import Connection, ExchangeFailed
+from gateway.failure import ExchangeFailed
+from gateway.http_client import Connection
 from gateway.journal import Journal, check_whole
 from gateway.legs import Target, first_leg
 from gateway.request import Kind, parse_request

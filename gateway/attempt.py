@@ -12,9 +12,9 @@ from gateway.context import ContextWindow, TooLong
 from gateway.course import Course
 from gateway.detokenize import detokenize
 from gateway.dispatch import Exchange, Patience, PushedBack, Rejected, Take, TokenIdsRefused, outcome_of
+from gateway.failure import ExchangeFailed
 from gateway.fleet import Fleet
 from gateway.hedge import LOST
-from gateway.http_client import ExchangeFailed
 from gateway.journal import Journal, Leg, check_whole, enter
 from gateway.kv_durability import UNCONFIRMED, UNCONFIRMED_FRAME, name_turn, promised, until_stored
 from gateway.ledger import Ledger

@@ -11,12 +11,12 @@ from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-GROUP = "graceway_hot"
+GROUP = "hot_path"
 """The name of the library that holds all compiled modules."""
 
 _GATEWAY = (
     "attempt", "breakers", "context", "course", "dispatch", "fleet", "hot_http", "http", "http_client", "journal", "ledger", "legs",
-    "pipeline", "purse", "queue", "replica", "reply", "request", "shares", "sse", "stop", "telemetry", "template", "tier",
+    "pipeline", "queue", "replica", "reply", "request", "shares", "sse", "stop", "telemetry", "template", "tier",
 )  # fmt: skip
 _POLICY = (
     "admission", "arrivals", "decide", "decision", "facts", "forecast", "limit", "patience", "quantile", "recent",

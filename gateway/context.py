@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from gateway.coverage import DEFAULT_TEXT_TOKENS
-from gateway.http_client import ExchangeFailed
+from gateway.failure import ExchangeFailed
 from gateway.policy.turns import Conversation
 from gateway.replica import Replica
 from gateway.request import Request

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import orjson
 
-from gateway.http_client import ExchangeFailed, request_bytes
+from gateway.failure import ExchangeFailed
+from gateway.http_client import request_bytes
 from gateway.replica import Replica
 
 TIMEOUT_S = 0.3

@@ -7,7 +7,8 @@ from time import perf_counter
 
 from gateway.breakers import Outcome
 from gateway.errors import not_offered_json
-from gateway.http_client import OK, Connection, ExchangeFailed, Sink, request_bytes
+from gateway.failure import ExchangeFailed
+from gateway.http_client import OK, Connection, Sink, request_bytes
 from gateway.journal import Leg
 from gateway.replica import Replica, Stream
 from gateway.request import Request

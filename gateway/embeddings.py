@@ -6,7 +6,8 @@ import numpy as np
 import orjson
 
 from fallback_models.near import Vector
-from gateway.http_client import ConnectionPool, ExchangeFailed, Origin, request_bytes
+from gateway.failure import ExchangeFailed
+from gateway.http_client import ConnectionPool, Origin, request_bytes
 from gateway.specs import NearSpec
 from state_store.guarded import StoreBreaker
 

@@ -10,9 +10,9 @@ from typing import Literal, cast, get_args
 
 import aiohttp
 
+from gateway.failure import ExchangeFailed
 from gateway.fleet import Fleet
 from gateway.gossip import BreakerGossip
-from gateway.http_client import ExchangeFailed
 from gateway.known_answer import KnownAnswer
 from gateway.policy.health import Health, after_failure, after_pass
 from gateway.policy.heartbeat import Heartbeats

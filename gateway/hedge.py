@@ -1,7 +1,7 @@
 """A race of two prefills: the first token wins, and the loser is aborted at its replica before it generates more."""
 
 from gateway.dispatch import Exchange
-from gateway.http_client import ExchangeFailed
+from gateway.failure import ExchangeFailed
 
 LOST = "lost_race"
 

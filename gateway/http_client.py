@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from gateway.failure import ExchangeFailed
 from replicas.client_tls import NO_FILES, ClientTls
 
 OK = 200
@@ -21,14 +22,6 @@ IDLE_S = 4.0
 """Idle connections are dropped before uvicorn, which serves vLLM, drops them (5 s)."""
 READ_AHEAD_BYTES = 256 * 1024
 MAX_HEADERS = 200
-
-
-class ExchangeFailed(Exception):  # noqa: N818 - the name of what happened
-    """The exchange broke. `failure` is a short word for headers, metrics and logs."""
-
-    def __init__(self, failure: str, detail: str = "") -> None:
-        super().__init__(f"{failure}: {detail}" if detail else failure)
-        self.failure = failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from gateway.http_client import ExchangeFailed
+from gateway.failure import ExchangeFailed
 from gateway.request import Kind, Request
 from gateway.sse import DONE, data_of, frame, joined
 from gateway.stop import StopMatcher

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from gateway.events import lasting
-from gateway.http_client import ExchangeFailed
+from gateway.failure import ExchangeFailed
 from gateway.policy.purse import Account
 from gateway.request import Request
 from gateway.specs import BudgetSpec, PriceSpec

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.breakers import Breaker
-from gateway.http_client import Connection, ConnectionPool, ExchangeFailed, Origin
+from gateway.failure import ExchangeFailed
+from gateway.http_client import Connection, ConnectionPool, Origin
 from gateway.policy.elsewhere import Elsewhere
 from gateway.policy.health import Health, State, after_signal
 from gateway.policy.limit import INITIAL, Limit, Sample

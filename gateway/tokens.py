@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from gateway.http_client import ExchangeFailed, request_bytes
+from gateway.failure import ExchangeFailed
+from gateway.http_client import request_bytes
 from gateway.replica import Replica
 from replicas.model_tokens import CannotCount, ModelTokens
 

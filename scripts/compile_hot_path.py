@@ -1,17 +1,17 @@
 """Compiles the hot path (`gateway/compiled.py` says which modules) with mypyc, where there is a C compiler.
 
-The gateway does the same without, at about twice the CPU a request. Does nothing when it has been done for these sources;
-never fails: what can't be compiled runs as plain Python.
+The gateway does the same without, at about twice the CPU a request. Does nothing when it has been done, or was in vain,
+for these sources; never fails: what can't be compiled runs as plain Python.
 """
 
-import contextlib
-import io
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from typing import TextIO
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -22,21 +22,16 @@ from gateway.compiled import GROUP, SOURCES, folder_for  # noqa: E402 - the chec
 def main() -> None:
     os.chdir(ROOT)
     folder = folder_for()
+    log = folder.with_suffix(".log")
     if folder.is_dir():
         _say("the hot path is compiled already")
-        return
-    if (missing := _missing()) is not None:
+    elif log.is_file():
+        _say_in_vain(log)
+    elif (missing := _missing()) is not None:
         _say(f"{missing}: the hot path runs as plain Python, at about twice the CPU a request")
-        return
-    _say("compiling the hot path: a minute or two, once")
-    output = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            _compile_into(folder)
-    except (Exception, SystemExit) as error:
-        log = ROOT / "build" / "compiled.log"
-        log.write_text(f"{output.getvalue()}\n{error!r}\n")
-        _say(f"it can't be compiled ({log.relative_to(ROOT)} says why): it runs as plain Python")
+    else:
+        _say("compiling the hot path: two minutes of CPU, once")
+        _compile(folder, log)
 
 
 def _missing() -> str | None:
@@ -48,23 +43,50 @@ def _missing() -> str | None:
     return None
 
 
-def _compile_into(folder: Path) -> None:
+def _compile(folder: Path, log: Path) -> None:
+    """Leaves what is compiled in `folder`, if every module of it can be imported, and what went wrong in `log`."""
+    shutil.rmtree(folder.parent, ignore_errors=True)
+    folder.parent.mkdir(parents=True)
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        with log.open("w") as output:
+            subprocess.run(
+                [sys.executable, __file__, str(scratch)], stdout=output, stderr=subprocess.STDOUT, check=True
+            )
+            (scratch / "lib").rename(folder)
+            _import_all(output)
+        log.unlink()
+    except (OSError, subprocess.CalledProcessError):
+        shutil.rmtree(folder, ignore_errors=True)
+        _say_in_vain(log)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _import_all(output: TextIO) -> None:
+    modules = ", ".join(source.removesuffix(".py").replace("/", ".") for source in SOURCES)
+    env = {**os.environ, "GRACEWAY_PLAIN": "0"}
+    subprocess.run(
+        [sys.executable, "-c", f"import {modules}"],
+        stdout=output, stderr=subprocess.STDOUT, env=env, check=True,
+    )  # fmt: skip
+
+
+def build(scratch: Path) -> None:
+    """Compiles into `scratch`/lib. A process of its own: compilers end theirs when they fail."""
     from mypyc.build import mypycify
     from setuptools import Distribution
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        arguments = ["--config-file", "pyproject.toml", "--cache-dir", f"{scratch}/mypy", *SOURCES]
-        modules = mypycify(
-            arguments, opt_level="1", debug_level="0", group_name=GROUP, target_dir=f"{scratch}/c"
-        )
-        command = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
-        command.build_lib, command.build_temp = f"{scratch}/lib", f"{scratch}/tmp"
-        command.ensure_finalized()
-        command.run()
-        for old in folder.parent.glob("*-*"):
-            shutil.rmtree(old)
-        Path(scratch, "lib").rename(folder)
+    arguments = ["--config-file", "pyproject.toml", "--cache-dir", f"{scratch}/mypy", *SOURCES]
+    modules = mypycify(arguments, opt_level="1", debug_level="0", group_name=GROUP, target_dir=f"{scratch}/c")
+    command = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
+    command.build_lib, command.build_temp = f"{scratch}/lib", f"{scratch}/tmp"
+    command.ensure_finalized()
+    command.run()
+
+
+def _say_in_vain(log: Path) -> None:
+    _say(f"the hot path can't be compiled ({log.relative_to(ROOT)} says why): it runs as plain Python")
 
 
 def _say(text: str) -> None:
@@ -73,4 +95,7 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        build(Path(sys.argv[1]))
+    else:
+        main()

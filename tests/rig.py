@@ -17,7 +17,7 @@ def free_port() -> int:
         return port
 
 
-async def eventually(condition: Callable[[], Awaitable[object]], within_s: float = 10.0) -> None:
+async def eventually(condition: Callable[[], Awaitable[object]], within_s: float = 30.0) -> None:
     """Returns once the condition holds; raises TimeoutError when it does not within `within_s`."""
     async with asyncio.timeout(within_s):
         while True:

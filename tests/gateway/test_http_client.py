@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
+from gateway.failure import ExchangeFailed
 from gateway.http_client import (
     IDLE_S,
     READ_AHEAD_BYTES,
     Connection,
     ConnectionPool,
-    ExchangeFailed,
     Origin,
     clean_header,
     request_bytes,

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.http_client import ExchangeFailed
+from gateway.failure import ExchangeFailed
 from gateway.journal import Journal, Leg
 from gateway.legs import Target, first_leg, next_leg
 from gateway.request import Request

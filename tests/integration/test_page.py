@@ -34,7 +34,7 @@ FLAGS = (
     "--disable-sync",
 )
 OFTEN: Json = {"interval_s": 0.3, "timeout_s": 0.5, "down_after": 2, "up_after": 2}
-WITHIN_S = 5.0
+WITHIN_S = 20.0
 
 
 class Browser:
@@ -265,7 +265,7 @@ async def test_it_goes_on_in_a_flood(engines: Engines, config: Path, browser: Br
 
         clients = [asyncio.create_task(ask_on()) for _ in range(200)]
         try:
-            await browser.shows("#now", "refused in the last 10 s", 10.0)
+            await browser.shows("#now", "refused in the last 10 s", 30.0)
             for _ in range(3):
                 await changes(lambda: browser.text("#clock"), 3.0)
             assert await browser.text("#lost") == ""
