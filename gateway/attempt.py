@@ -67,7 +67,7 @@ class Attempts:
         """One attempt on the permit's replica. The permit is settled, whatever happens."""
         began_at = perf_counter()
         outcome, result = Outcome.NEUTRAL, "abandoned"
-        course.first_token_at, course.span = 0.0, None
+        course.begin_attempt()
         tokens_before = course.journal.tokens if course.has_tokens else 0
         if course.is_retry:
             self.budget.spend(course.time())

@@ -60,6 +60,10 @@ class Course:
     def __post_init__(self) -> None:
         self.asked = self.request
 
+    def begin_attempt(self) -> None:
+        """Forgets what is the last attempt's alone."""
+        self.first_token_at, self.span = 0.0, None
+
     @property
     def bindings(self) -> Mapping[str, str]:
         """The session's replica by tier."""
