@@ -47,8 +47,13 @@ class Proxy:
         self._delay_s = self._lost_share = 0.0
         self._forwarding.set()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._tasks.add(asyncio.current_task())  # type: ignore[arg-type]
+    def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A new connection."""
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, here = await asyncio.open_connection("127.0.0.1", self._to)
         except OSError:
@@ -112,16 +117,17 @@ class Proxy:
         return way_s
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager
 async def proxy_to(port: int, context: ssl.SSLContext | None = None) -> AsyncIterator[Proxy]:
     """A proxy on a free port of 127.0.0.1, under TLS with a context."""
     proxy = Proxy(port)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, ssl=context)
+    server = await asyncio.start_server(proxy.take, "127.0.0.1", 0, ssl=context)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield proxy

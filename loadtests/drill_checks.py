@@ -138,6 +138,15 @@ def degraded_meanwhile(least: float) -> Check:
     return Check("degraded, and saying so, while it lasts", measure, least=least, steady=False, unit="%")
 
 
+def degraded_at_most(most: float) -> Check:
+    """Nothing is given up that need not be."""
+
+    def measure(seen: Observed) -> float | None:
+        return share(seen.staying(), lambda o: o.is_degraded)
+
+    return Check("answered by a lower tier", measure, most=most, unit="%")
+
+
 def on_top_again_within(seconds: float) -> Check:
     def measure(seen: Observed) -> float | None:
         return share(seen.due(seen.heal_s + seconds), lambda o: o.is_in_time and not o.is_degraded)

@@ -1,7 +1,15 @@
 """One of two gateways' clocks steps an hour ahead and back, while a replica fails for a moment."""
 
 from loadtests.drill_acts import both, step_clock, switch
-from loadtests.drill_checks import at_rest, in_time, no_silent_end, store_is_back, used_again_after, whole
+from loadtests.drill_checks import (
+    at_rest,
+    degraded_at_most,
+    in_time,
+    no_silent_end,
+    store_is_back,
+    used_again_after,
+    whole,
+)
 from loadtests.drill_plan import QUICK_HEALTH, Drill, Mix, Setup
 from loadtests.fleet import Plan
 
@@ -16,7 +24,15 @@ DRILL = Drill(
     unprotected=Setup(
         Plan(gateways=2, has_store=True, clock="steps timers", more_config=QUICK_HEALTH), AHEAD, BACK
     ),
-    checks=(whole(), in_time(), used_again_after(6.0, least=3), no_silent_end(), store_is_back(), at_rest()),
+    checks=(
+        whole(),
+        in_time(),
+        used_again_after(6.0, least=3),
+        degraded_at_most(0.06),
+        no_silent_end(),
+        store_is_back(),
+        at_rest(),
+    ),
     by_hand="step one gateway's clock while a replica fails (date -s '+1 hour')",
     load=Mix(rate_per_s=10.0),
     heal_s=9.0,
