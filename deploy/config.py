@@ -71,6 +71,8 @@ class ScaleSpec(Spec):
 
     min: Annotated[int, Field(ge=0)] = 1
     max: Annotated[int, Field(ge=1)] = 1
+    standbys: Annotated[int, Field(ge=0)] = 0
+    """Replicas beyond those, started and not in rotation until one of the others is lost or more are needed."""
     cold_start_s: Seconds = 60.0
     """From asking for a replica to its first answer, until one has been measured."""
     down_after_s: Seconds = 210.0
@@ -103,6 +105,8 @@ class Tier(TierSpec):
             known["tokenizer"] = self.model
         if self.is_managed and self.scale.min == 0:
             known["wakes"] = True
+        if self.is_managed and self.scale.standbys:
+            known["in_rotation"] = max(1, self.scale.min)
         return TierSpec(**{**{name: getattr(self, name) for name in TierSpec.model_fields}, **known})
 
 

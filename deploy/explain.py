@@ -141,8 +141,12 @@ def _hardware(tier: Tier) -> str:
 def _capacity(tier: Tier) -> str:
     count, most = _replica_count(tier), tier.scale.max if tier.is_managed else 0
     if tier.is_managed and most > count:
-        return f"{count} to {most} replicas, as the load asks for, × {tier.slots} slots"
-    replicas = f"{count} replica" + ("s" if count != 1 else "")
+        spare = f" ({tier.scale.standbys} more stand by)" if tier.scale.standbys else ""
+        return f"{count} to {most} replicas{spare}, as the load asks for, × {tier.slots} slots"
+    spare = _standby_count(tier)
+    replicas = (
+        f"{count} replica" + ("s" if count != 1 else "") + (f" ({spare} more stand by)" if spare else "")
+    )
     if tier.slots is None:
         learnt = f"as many at once as {tier.limit} learns" if tier.limit != "none" else "no limit at once"
         return f"{replicas}, {learnt}"
@@ -150,7 +154,14 @@ def _capacity(tier: Tier) -> str:
 
 
 def _replica_count(tier: Tier) -> int:
-    return tier.scale.min if tier.is_managed else len(tier.replicas)
+    """Those that serve."""
+    return tier.scale.min if tier.is_managed else len(tier.replicas) - _standby_count(tier)
+
+
+def _standby_count(tier: Tier) -> int:
+    if tier.is_managed:
+        return tier.scale.standbys
+    return max(0, len(tier.replicas) - (tier.in_rotation or len(tier.replicas)))
 
 
 def _warnings(config: Config) -> Iterator[str]:

@@ -191,10 +191,11 @@ def _count(model: str, tier: Tier, store_url: str) -> dict[str, Any]:
     """How many replicas, as Serve is told."""
     scale = tier.scale
     if scale.min == scale.max:
-        return {"num_replicas": scale.min}
+        return {"num_replicas": scale.min + scale.standbys}
     spec = ScalingSpec(
         min=scale.min,
         max=scale.max,
+        standbys=scale.standbys,
         wait_slo_s=tier.slo.ttft_s,
         down_window_s=scale.down_after_s,
         to_zero_after_s=scale.to_zero_after_s,

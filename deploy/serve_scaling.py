@@ -19,6 +19,7 @@ from deploy.serve_drain_order import heed
 from replicas.autoscaling.drain_order import Member, members_in
 from replicas.autoscaling.load import from_stats, load_in
 from replicas.autoscaling.policy import Fleet, Load, ScalingSpec, ScalingState, decide
+from replicas.autoscaling.rotation import KEPT_S, ROTATIONS, RotationRecord
 from state_store.open import open_state_store
 from state_store.protocol import StateStoreUnavailable
 
@@ -45,6 +46,8 @@ class StoredTier:
         self._source = source
         self._thread: threading.Thread | None = None
         self.load: Load | None = None
+        self.in_rotation: int | None = None
+        """Where others stand by: how many are to take requests, which the store is told."""
         self.members: tuple[Member, ...] = ()
 
     def begin(self) -> None:
@@ -60,7 +63,10 @@ class StoredTier:
             found = await load_in(store, model, tier)
             self.load = self.load if found is None else found
             with suppress(StateStoreUnavailable):
-                self.members = await members_in(store, model, tier)
+                self.members = await members_in(store, model, tier, self.in_rotation)
+                if (serving := self.in_rotation) is not None:
+                    rotation = RotationRecord(model, tier, serving)
+                    await store.put(ROTATIONS, f"{model}/{tier}", rotation.to_bytes(), ttl_s=KEPT_S)
             await asyncio.sleep(_READ_EVERY_S)
 
 
@@ -87,6 +93,8 @@ class TierScaling:
             self._attend(self._stored, context.deployment_name)
             load = load if context.current_num_replicas else self._stored.load
         decision = decide(load, fleet, self._bounded(context), state, context.current_time)
+        if self._stored is not None and self._spec.standbys:
+            self._stored.in_rotation = max(1, decision.in_rotation)
         return decision.replicas, {_STATE: decision.state, "reason": decision.reason}
 
     def _attend(self, stored: StoredTier, deployment: str) -> None:

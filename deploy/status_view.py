@@ -81,6 +81,7 @@ def _replica_line(replica: dict[str, Any]) -> str:
     zone = f" in zone {escape(replica['zone'])}" if replica.get("zone") else ""
     zone += f" on {escape(replica['mig_slice'])}" if replica.get("mig_slice") else ""
     shown = state if state == "ready" else _bad(state)
+    shown = "stands by" if replica.get("stands_by") else shown
     breaker = replica.get("breaker")
     return f"{escape(replica['replica'])}{zone}: {shown}{_because(replica.get('reason'))}, {load}, breaker {breaker}"
 

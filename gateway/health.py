@@ -21,6 +21,7 @@ from gateway.policy.patience import gap_patience_s
 from gateway.replica import Place, Replica
 from gateway.specs import HealthSpec
 from gateway.tier import Tier
+from replicas.autoscaling.rotation import ROTATIONS, RotationRecord
 from replicas.probe import KnownPrompt, ProbeResult, open_probe_session, probe_ready, probe_right
 from state_store.protocol import StateStore, StateStoreUnavailable
 from state_store.records import REPLICAS, ReplicaRecord
@@ -283,12 +284,21 @@ class HealthWatch:
             return
         try:
             raws = await self._store.scan(REPLICAS)
+            await self._follow_rotations([t for t in managed.values() if t.spec.in_rotation is not None])
         except StateStoreUnavailable:
             return
         records = [r for r in map(ReplicaRecord.from_bytes, raws.values()) if r is not None and r.is_sound]
         mine = [r for r in records if r.model == self.fleet.model]
         for tier in managed.values():
             self._take(tier, {r.replica: r for r in mine if r.tier == tier.name})
+
+    async def _follow_rotations(self, tiers: list[Tier]) -> None:
+        if not tiers:
+            return
+        records = map(RotationRecord.from_bytes, (await self._store.scan(ROTATIONS)).values())
+        counts = {r.tier: r.replicas for r in records if r is not None and r.model == self.fleet.model}
+        for tier in tiers:
+            tier.rotate(counts.get(tier.name))
 
     def _take(self, tier: Tier, records: dict[str, ReplicaRecord]) -> None:
         places = {
@@ -314,6 +324,7 @@ class HealthWatch:
         """The supervisor's word: it knows first when an engine dies or is to drain; `ready` is still checked by probes."""
         self._listen(replica, record)
         replica.held_blocks = record.held_blocks
+        replica.stand(record.ready_since, record.is_leaving)
         was_ready, replica.is_registered_ready = replica.is_registered_ready, record.state == "ready"
         now = asyncio.get_running_loop().time()
         if record.state == "ready":

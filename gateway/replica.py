@@ -95,6 +95,10 @@ class Replica:
         self.probe_s = 0.0
         self.is_registered_ready = True
         """False while the supervisor of a managed replica says that it is anything but ready."""
+        self.ready_since = 0.0
+        """Unix time, as its supervisor says; 0 for one that nobody supervises."""
+        self.is_leaving = False
+        """Whether its supervisor says that it goes as soon as another can take over."""
         self.kv_use: float | None = None
         """The part of its KV cache that is in use, as it said at `kv_as_of` (monotonic seconds); None: it doesn't say."""
         self.kv_as_of = 0.0
@@ -170,6 +174,12 @@ class Replica:
         """Takes what changed about a server that is the same."""
         self.place, self.zone = place, place.zone
         self._changed()
+
+    def stand(self, ready_since: float, is_leaving: bool) -> None:
+        """Takes what its supervisor says of its place among the others."""
+        if (ready_since, is_leaving) != (self.ready_since, self.is_leaving):
+            self.ready_since, self.is_leaving = ready_since, is_leaving
+            self._changed()
 
     def signal(self, state: State, reason: str, now: float) -> None:
         """Traffic showed that something is wrong: out at once, and a probe at once."""

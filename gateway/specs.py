@@ -135,6 +135,8 @@ class TierSpec(Spec):
     slots: Annotated[int, Field(ge=1)] | None = None
     wakes: bool = False
     """Whether it may have no replica while nobody asks, and gets one when somebody does: then requests wait for it."""
+    in_rotation: Annotated[int, Field(ge=1)] | None = None
+    """How many of its replicas take requests; the others stand by. None: all do."""
     limit: Literal["aimd", "gradient", "none"] = "aimd"
     """Without `slots`: how the number of requests that a replica gets at once is learnt from its times to first token."""
     quality: Share = 1.0

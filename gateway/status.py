@@ -213,7 +213,11 @@ def _replicas(tier: Tier, now: float) -> list[Json]:
     """The tier's replicas, each with the parts of a request in which it is plainly slower than the others."""
     lags = {name: _lagging(tier, name) for name in SPANS}
     return [
-        _replica(r, now) | {"lags": [name for name in SPANS if r.replica in lags[name]]}
+        _replica(r, now)
+        | {
+            "stands_by": tier.stands_by(r, now),
+            "lags": [name for name in SPANS if r.replica in lags[name]],
+        }
         for r in tier.replicas.values()
     ]
 

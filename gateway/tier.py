@@ -22,6 +22,7 @@ from gateway.purse import Purse
 from gateway.queue import WaitingRoom
 from gateway.replica import EWMA, Replica
 from gateway.specs import TierSpec
+from replicas.autoscaling.rotation import in_rotation
 
 OFFER_AGAIN_S = 0.02
 SPEEDS_S = 0.05
@@ -48,6 +49,7 @@ class Tier:
         self.share = 1.0
         """Of the traffic that wants this tier; the ladder says so."""
         self.held_because = ""
+        self._rotation: int | None = None
         self._admits = (1.0, 1.0, 1.0)
         self.service_s = 0.0
         self._deviation_s = 0.0
@@ -84,9 +86,29 @@ class Tier:
         """The replicas that may get requests. Cached until something changes or a back-off ends."""
         if now >= self._recheck_at:
             replicas = self.replicas.values() if self.purse is None or not self.purse.is_spent else ()
-            self._routable = Routable(r for r in replicas if r.is_routable(now))
+            self._routable = Routable(self._taking_requests([r for r in replicas if r.is_routable(now)]))
             self._recheck_at = now + (0.05 if len(self._routable) < len(replicas) else 3600.0)
         return self._routable
+
+    def _taking_requests(self, ready: list[Replica]) -> list[Replica]:
+        """Of those that could: all, or, where others stand by, those in rotation and those that leave after them."""
+        if self.spec.in_rotation is None:
+            return ready
+        leaving = [r for r in ready if r.is_leaving]
+        staying = [r for r in ready if not r.is_leaving]
+        return [*leaving, *in_rotation(staying, self._rotation or self.spec.in_rotation)]
+
+    def rotate(self, count: int | None) -> None:
+        """Takes the scaler's word for how many are to take requests; None: as configured."""
+        if count != self._rotation:
+            self._rotation = count
+            self.changed()
+
+    def stands_by(self, replica: Replica, now: float) -> bool:
+        """Whether it could take requests and is to take none yet."""
+        return self.spec.in_rotation is not None and (
+            replica.is_routable(now) and replica not in self.routable(now)
+        )
 
     def view(self, now: float) -> TierView:
         """The tier at this moment. Speeds may be a little old, the queue and the replicas never are."""

@@ -94,6 +94,7 @@ class Supervisor:
         self.restarts = 0
         self.last_exit: ExitReason | None = None
         self.is_leaving = False
+        self.ready_since = 0.0
         self.is_vacated = False
         """Whether it was told that it will be taken away."""
         self.cold_start_s: float | None = None
@@ -132,6 +133,7 @@ class Supervisor:
             restarts=self.restarts,
             held_blocks=len(self._held.held) if self._held is not None else 0,
             is_leaving=self.is_leaving,
+            ready_since=self.ready_since,
             mig_slice=spec.mig_slice,
         )
 
@@ -393,6 +395,8 @@ class Supervisor:
     def _enter(self, state: str, reason: str) -> None:
         # A draining replica takes no requests any more, whatever its engine does.
         if self.state != "draining":
+            began = self.ready_since or time.time()
+            self.ready_since = began if state == "ready" else 0.0
             self.state, self.reason = state, reason
         (self._ready.set if self.is_ready else self._ready.clear)()
         self._registration.announce()

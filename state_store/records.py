@@ -54,6 +54,8 @@ class ReplicaRecord(Record):
     """Blocks of prompts and answers in its engine's prefix cache: of replicas that may go, the one with fewest goes."""
     is_leaving: bool = False
     """Whether it goes as soon as another can take over. Until then it serves as ever."""
+    ready_since: float = 0.0
+    """Unix time since when its engine is ready without a break; 0 while it is not."""
     mig_slice: str = ""
     """The part of a GPU that it has to itself, in words; empty for a whole one, or none."""
 

@@ -1,9 +1,10 @@
 """Which replica goes first when a tier shrinks: the one whose loss costs least."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from replicas.autoscaling.load import LOADS, LoadRecord
+from replicas.autoscaling.rotation import in_rotation
 from state_store.protocol import StateStore
 from state_store.records import REPLICAS, ReplicaRecord
 
@@ -39,22 +40,37 @@ def _cost(member: Member) -> tuple[int, bool, int, int]:
     return rank, member.is_standby, member.bound_sessions, member.cached_prefixes
 
 
-def members_of(records: Iterable[ReplicaRecord], loads: Iterable[LoadRecord]) -> tuple[Member, ...]:
+def members_of(
+    records: Sequence[ReplicaRecord], loads: Iterable[LoadRecord], serving: int | None = None
+) -> tuple[Member, ...]:
     """The replicas of one tier as they have registered, with the sessions that its gateways know to be bound to each.
 
-    A session that two gateways have served counts twice, on whichever replica it is: for an order that is good enough.
+    `serving` of the ready ones are in rotation, or all. A session that two gateways have served counts twice, on
+    whichever replica it is: for an order that is good enough.
     """
     bound: dict[str, int] = {}
     for load in loads:
         for replica, count in load.bound_sessions.items():
             bound[replica] = bound.get(replica, 0) + count
+    ready = [r for r in records if r.state == "ready" and not r.is_leaving]
+    standbys = {r.replica for r in ready} - {
+        r.replica for r in in_rotation(ready, len(ready) if serving is None else serving)
+    }
     return tuple(
-        Member(r.replica, "draining" if r.is_leaving else r.state, bound.get(r.replica, 0), r.held_blocks)
+        Member(
+            r.replica,
+            "draining" if r.is_leaving else r.state,
+            bound.get(r.replica, 0),
+            r.held_blocks,
+            r.replica in standbys,
+        )
         for r in records
     )
 
 
-async def members_in(store: StateStore, model: str, tier: str) -> tuple[Member, ...]:
+async def members_in(
+    store: StateStore, model: str, tier: str, serving: int | None = None
+) -> tuple[Member, ...]:
     """The same from the store.
 
     Raises:
@@ -66,4 +82,5 @@ async def members_in(store: StateStore, model: str, tier: str) -> tuple[Member, 
     return members_of(
         [r for r in records if r is not None and (r.model, r.tier) == wanted],
         [load for load in loads if load is not None and (load.model, load.tier) == wanted],
+        serving,
     )

@@ -167,7 +167,7 @@ def _is_panic(load: Load, fleet: Fleet, spec: ScalingSpec, seen: ScalingState, n
     """Whether waiting for the long window would break the SLO."""
     if fleet.target - spec.standbys >= spec.max:
         return False
-    expected = max(fleet.running, fleet.target - spec.standbys) * fleet.slots * spec.utilization
+    expected = (max(fleet.running, fleet.target) - spec.standbys) * fleet.slots * spec.utilization
     is_short = _mean(seen.samples, now - spec.panic_window_s) > spec.panic_factor * expected
     is_slow = load.queued > 0 and load.predicted_wait_s > spec.wait_slo_s
     return is_short or (is_slow and fleet.running >= fleet.target)

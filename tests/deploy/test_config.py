@@ -399,6 +399,14 @@ def test_a_tier_that_may_go_to_zero_wakes(tmp_path: Path) -> None:
     assert not awake.for_gateway().wakes
 
 
+def test_standbys_are_left_out_of_rotation(tmp_path: Path) -> None:
+    text = tier("backend: vllm\n        model: m\n        scale: {min: 2, standbys: 1}")
+    (found,) = load(tmp_path, text).models["chat"].tiers
+    assert found.for_gateway().in_rotation == 2
+    (found,) = load(tmp_path, text.replace(", standbys: 1", "")).models["chat"].tiers
+    assert found.for_gateway().in_rotation is None
+
+
 def test_scale_max_follows_min(tmp_path: Path) -> None:
     tiers = load(tmp_path, GOOD).models["chat"].tiers
     assert (tiers[1].scale.min, tiers[1].scale.max) == (2, 2)

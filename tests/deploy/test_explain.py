@@ -44,6 +44,14 @@ def test_the_ladder_and_its_capacity(tmp_path: Path) -> None:
     assert warnings == ()
 
 
+def test_standbys_add_no_capacity(tmp_path: Path) -> None:
+    text = BASE.replace("scale: {min: 2}", "scale: {min: 2, standbys: 1}")
+    ladder, _ = explained(tmp_path, text.replace("slots: 8", "slots: 8\n        in_rotation: 1"))
+    assert ladder[0] == "chat: 4 tiers, best first; 16 at once"
+    assert "1 replica (1 more stand by) × 8 slots = 8 at once" in ladder[1]
+    assert "2 replicas (1 more stand by) × 4 slots = 8 at once" in ladder[2]
+
+
 def test_servers_without_slots_are_not_counted(tmp_path: Path) -> None:
     ladder, _ = explained(tmp_path, BASE.replace("        slots: 8\n", ""))
     assert ladder[0] == "chat: 4 tiers, best first"

@@ -1,61 +1,18 @@
 """Replicas that will be taken away: nobody waits for them, no stream breaks, sessions go elsewhere."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from replicas.engines import EngineSpec
-from replicas.lifecycle import Patience
-from replicas.supervisor import ReplicaSpec, Supervisor
 from state_store.memory import MemoryStateStore
 from tests.integration.client import Json, Question, ask, assert_whole
-from tests.integration.rig import PATIENT, RunningGateway, canned, serving
+from tests.integration.rig import RunningGateway, canned, serving
+from tests.integration.supervised import TIER, supervised
 from tests.rig import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-ROOT = Path(__file__).parents[2]
-ENGINE = (
-    sys.executable,
-    "-m",
-    "loadtests.engine",
-    "--host",
-    "{host}",
-    "--port",
-    "{port}",
-    "--token-ms",
-    "10",
-)
-TIER: Json = {
-    "name": "primary",
-    "backend": "vllm",
-    "model": "m",
-    "served_model": "m",
-    "slots": 8,
-    "slo": PATIENT,
-}
-QUICK = Patience(check_every_s=0.2, drain_settle_s=0.7, stop_grace_s=1.0)
-
-
-@asynccontextmanager
-async def supervised(store: MemoryStateStore, *names: str) -> AsyncIterator[dict[str, Supervisor]]:
-    engine = EngineSpec("command", "m", "m", 8, argv=ENGINE, env={"PYTHONPATH": str(ROOT)})
-    found = {
-        name: Supervisor(ReplicaSpec(name, "chat", "primary", engine, heartbeat_s=0.2), store, patience=QUICK)
-        for name in names
-    }
-    running = [asyncio.create_task(supervisor.run()) for supervisor in found.values()]
-    async with AsyncExitStack() as stack:
-        for supervisor in found.values():
-            stack.push_async_callback(supervisor.stop)
-        await asyncio.wait_for(asyncio.gather(*(s.until_ready() for s in found.values())), 20)
-        yield found
-    await asyncio.gather(*running)
 
 
 async def test_its_streams_are_whole_and_its_sessions_go_elsewhere(config: Path) -> None:

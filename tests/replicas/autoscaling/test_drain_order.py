@@ -44,6 +44,15 @@ def test_the_replica_that_holds_least_goes_first() -> None:
     assert [m.replica for m in drain_order(members_of(records, loads))] == ["c", "a", "b"]
 
 
+def test_those_that_stand_by_are_the_last_that_became_ready() -> None:
+    since = {"a": 30.0, "b": 10.0, "c": 20.0}
+    records = [replace(RECORD, replica=name, ready_since=at) for name, at in since.items()]
+    loads = [replace(LOAD, bound_sessions={"b": 1})]
+    found = members_of(records, loads, serving=2)
+    assert {m.replica for m in found if m.is_standby} == {"a"}
+    assert [m.replica for m in drain_order(found)] == ["c", "b", "a"]
+
+
 async def test_the_members_of_a_tier_are_read_from_the_store() -> None:
     store = MemoryStateStore()
     for record in (
