@@ -57,6 +57,8 @@ class ServerSpec(Spec):
     """0 takes any free port (under `graceway serve` alone, which prints it)."""
     grpc_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0 turns gRPC off."""
+    gateways: Annotated[int, Field(ge=1, le=100)] = 1
+    """Under `graceway up`: gateway processes behind the proxy, on different nodes where there are several."""
     tls: ServerTlsSpec | None = None
 
 
@@ -88,7 +90,7 @@ class Tier(TierSpec):
     """A path or hub id for vllm, a GGUF file for llamacpp, anything for a command."""
     command: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Of backend `command`: starts one server of OpenAI's API. {host}, {port}, {model}, {served_model}, {slots} are filled in."""
-    gpu: float | str = 0
+    gpu: float | str = 0.0
     """Of each replica: 0 is the CPU, a number of GPUs, or a MIG profile such as 1g.18gb."""
     scale: ScaleSpec = ScaleSpec()
     engine_args: Annotated[tuple[str, ...], Field(strict=False)] = ()

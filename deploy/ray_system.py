@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     address = os.environ.get("RAY_ADDRESS")
     _connect(address, home)
     _say(home, "ray")
-    _start_serve(config)
+    _start_serve(config, is_joined=bool(address))
     _say(home, "serve")
     _deploy(config, store_url)
     _say(home, "deployed")
@@ -69,9 +69,11 @@ def _connect(address: str | None, home: Path) -> None:
     )
 
 
-def _start_serve(config: Config) -> None:
+def _start_serve(config: Config, is_joined: bool) -> None:
+    # Gateways listen there, too: in a cluster, HAProxies on other nodes must reach them.
+    host = config.server.host if is_joined else "127.0.0.1"
     serve.start(
-        http_options={"host": "127.0.0.1", "port": config.server.port, "keep_alive_timeout_s": _KEEP_ALIVE_S},
+        http_options={"host": host, "port": config.server.port, "keep_alive_timeout_s": _KEEP_ALIVE_S},
         logging_config=LoggingConfig(enable_access_log=False, log_level="WARNING"),
     )
 

@@ -12,6 +12,7 @@ import secrets
 import signal
 import socket
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,16 @@ class TierReplica:
         self._store = supervisors_store(store_url)
         self._hold: SliceHold | None = None
         self._losing: asyncio.Task[str] | None = None
+        self._running: asyncio.Task[None] | None = None
 
     async def reconfigure(self, user_config: dict[str, str]) -> None:
-        """Serve calls this once: a changed tier has another version, and gets new replicas."""
-        tier = Tier.model_validate_json(user_config["tier"])
+        """Serve calls this before all else, and again when only the log changed: a changed tier gets new replicas."""
+        if self._running is None:
+            begin_log_of_system(LogSpec.model_validate_json(user_config["log"]))
+            await self._start(Tier.model_validate_json(user_config["tier"]))
+
+    async def _start(self, tier: Tier) -> None:
         self._tier = tier.name
-        begin_log_of_system(LogSpec.model_validate_json(user_config["log"]))
         name = f"{tier.name}-{serve.get_replica_context().replica_id.unique_id}"
         node = Node(serve_network.engine_host(), serve_network.zone())
         if isinstance(tier.gpu, str):
@@ -113,7 +118,9 @@ class TierReplica:
         """The engine's health is the supervisor's business; Serve replaces a replica whose supervisor ended."""
         if self._losing is not None and self._losing.done():
             raise RuntimeError(f"the slice is lost: {self._losing.result()}")
-        if self._running.done():
+        if self._running is not None and self._supervisor.is_vacated and self._running.done():
+            raise RuntimeError("it was told that it will be taken away")
+        if self._running is not None and self._running.done():
             raise RuntimeError(f"the supervisor ended: {self._running.exception()}")
 
     async def __del__(self) -> None:
@@ -154,14 +161,24 @@ def application(config: Config, store_url: str) -> Application:
     tiers = [_tier(model, tier, store_url, config.log) for model, tier in config.managed_tiers()]
     gateway = serve.deployment(serve.ingress()(GatewayReplica)).options(
         name="gateway",
-        version=_version(store_url, [tier.name for _, tier in config.managed_tiers()]),
+        version=_gateway_version(config, store_url),
         user_config={"config": _guarded(config).model_dump_json()},
+        num_replicas=config.server.gateways,
+        # One more than there are to be: an old gateway goes when a new one serves, one after the other.
+        max_surge_percent=100 // config.server.gateways,
         ray_actor_options={"num_cpus": 0},
-        graceful_shutdown_timeout_s=DRAIN_S,
+        # As long as a stream may last: those of a gateway that goes end on it.
+        graceful_shutdown_timeout_s=max(DRAIN_S, config.request_timeout_s) + _GRPC_DRAIN_S,
         health_check_period_s=_HEALTH_CHECK_S,
         _internal=True,
     )
     return gateway.bind(store_url, tiers)
+
+
+def _gateway_version(config: Config, store_url: str) -> str:
+    """Of what a running gateway can't take over: where this changes, new ones take the place of those that run."""
+    tiers = [tier.name for _, tier in config.managed_tiers()]
+    return _version(metadata.version("graceway"), store_url, tiers, config.server.grpc_port)
 
 
 def _tier(model: str, tier: Tier, store_url: str, log: LogSpec) -> Application:

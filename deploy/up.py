@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 
 from deploy.compose import store_address
-from deploy.config import Config, ConfigError, load_config
+from deploy.config import Config, ConfigError, is_local, load_config
 from deploy.http_server import is_taken
 from deploy.log import begin_log
 from deploy.progress import Progress, ready_lines
@@ -76,6 +76,8 @@ def _refusal(config: Config) -> str | None:
         return "`graceway up` needs a port: set server.port"
     if config.state_store.url == "memory" and config.managed_tiers():
         return "state_store 'memory' is not shared between processes: use embedded or redis://HOST:PORT"
+    if os.environ.get("RAY_ADDRESS") and is_local(config.server.host):
+        return "on a cluster, proxies and gateways on all nodes reach each other: set server.host to 0.0.0.0"
     if config.state_store.url == "embedded" and os.environ.get("RAY_ADDRESS"):
         return "an embedded state store serves one machine: with RAY_ADDRESS, use redis://HOST:PORT"
     return "\n".join(_missing_models(config)) or None
@@ -171,7 +173,7 @@ class _System:
         except (ConfigError, OSError) as error:
             sys.stderr.write(f"the config is refused, the one before stays in force:\n{error}\n")
             return
-        if config.server != self._config.server or config.state_store != self._config.state_store:
+        if _fixed(config) != _fixed(self._config):
             self._say("a change of 'server' or 'state_store' needs a restart; the rest is taken over")
         self._text = text
         if self._ray is not None:
@@ -190,6 +192,11 @@ class _System:
             _print([f"[{self._now_s():5.1f} s] {line}"])
         else:
             log.info("%s", line)
+
+
+def _fixed(config: Config) -> object:
+    """What only a restart changes. The number of gateways is Serve's to change, and so is who has gRPC's port."""
+    return config.server.model_copy(update={"gateways": 1, "grpc_port": 0}), config.state_store
 
 
 async def _tell_that_all_ends(store_url: str) -> None:

@@ -147,7 +147,7 @@ BAD = {
     ),
     "unknown key, far": (
         "server:\n  zzz: 1\n" + tier("backend: canned"),
-        "c.yaml:2: unknown key 'zzz' in 'server'. Known here: grpc_port, host, port, tls",
+        "c.yaml:2: unknown key 'zzz' in 'server'. Known here: gateways, grpc_port, host, port, tls",
     ),
     "unknown key at the top": (
         tier("backend: canned") + "servr: {}\n",

@@ -5,6 +5,7 @@ import json
 import random
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,15 +21,16 @@ from tests.rig import free_port
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(400)]
 
 TOKENS = 40
+ASK = {"model": "chat", "messages": [{"role": "user", "content": "Count."}], "ignore_eos": True}
 ENGINE = [
     *(sys.executable, "-m", "loadtests.engine", "--host", "{host}", "--port", "{port}"),
     *("--served-model", "{served_model}", "--slots", "{slots}", "--token-ms", "20"),
 ]
 
 
-def config_text(scale: str, extra: str = "") -> str:
+def config_text(scale: str, gateways: int = 1) -> str:
     return f"""
-server: {{host: 127.0.0.1, port: 8000}}
+server: {{host: 127.0.0.1, port: 8000, grpc_port: 0, gateways: {gateways}}}
 models:
   chat:
     tiers:
@@ -39,7 +41,7 @@ models:
         slots: 4
         scale: {scale}
         slo: {{ttft_s: 30.0, itl_s: 0.5}}     # who comes before the replicas do waits for them
-        environment: {{PYTHONPATH: "{ROOT}"{extra}}}
+        environment: {{PYTHONPATH: "{ROOT}"}}
 """
 
 
@@ -49,6 +51,7 @@ class Load:
 
     url: str
     per_s: float
+    tokens: int = TOKENS
     whole: int = 0
     refused: int = 0
     """With 429, before anything began: as honest as the step is steep."""
@@ -64,17 +67,15 @@ class Load:
             await asyncio.gather(*under_way)
 
     async def _stream(self, http: aiohttp.ClientSession) -> None:
-        body = {"model": "chat", "messages": [{"role": "user", "content": "Count."}], "stream": True}
+        body = ASK | {"max_tokens": self.tokens, "stream": True}
         try:
-            async with http.post(
-                f"{self.url}/v1/chat/completions", json=body | {"max_tokens": TOKENS}
-            ) as answer:
+            async with http.post(f"{self.url}/v1/chat/completions", json=body) as answer:
                 text = await answer.text()
         except (aiohttp.ClientError, TimeoutError) as error:
             self.failed.append(repr(error))
             return
         events = [line for line in text.splitlines() if line.startswith("data: ")]
-        is_whole = answer.status == 200 and events[-1:] == ["data: [DONE]"] and len(events) >= TOKENS
+        is_whole = answer.status == 200 and events[-1:] == ["data: [DONE]"] and len(events) >= self.tokens
         if is_whole:
             self.whole += 1
         elif answer.status == 429 and "retry-after" in answer.headers:
@@ -83,11 +84,31 @@ class Load:
             self.failed.append(f"{answer.status} {text[-300:]}")
 
 
-async def ready_replicas(url: str) -> int:
+async def ready_names(url: str) -> list[str]:
     async with aiohttp.ClientSession() as http, http.get(f"{url}/status") as answer:
         status = await answer.json()
     (tier,) = status["models"]["chat"]["tiers"]
-    return sum(replica["state"] == "ready" for replica in tier["replicas"])
+    return [replica["replica"] for replica in tier["replicas"] if replica["state"] == "ready"]
+
+
+async def ready_replicas(url: str) -> int:
+    return len(await ready_names(url))
+
+
+async def bind_sessions(url: str, other_than: str) -> Counter[str]:
+    """Begins sessions until another replica than the oldest has most of them, by two; how many each one has."""
+    bound: Counter[str] = Counter()
+    async with aiohttp.ClientSession() as http:
+        for number in range(200):
+            headers = {"x-session-id": f"s{number}"}
+            body = ASK | {"max_tokens": 2}
+            async with http.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
+                if answer.status == 200:
+                    bound[answer.headers["x-served-replica"]] += 1
+            leaders = bound.most_common(2)
+            if number >= 20 and leaders[0][0] != other_than and leaders[0][1] >= leaders[-1][1] + 2:
+                break
+    return bound
 
 
 async def until_ready_replicas(url: str, count: int, within_s: float) -> None:
@@ -119,10 +140,13 @@ async def test_a_step_brings_four_replicas_and_calm_takes_three_away(scaled: Sys
     load, over = Load(scaled.url, per_s=1.5), asyncio.Event()
     running = asyncio.create_task(load.run(over))
     await until_ready_replicas(scaled.url, 1, 20.0)
+    [oldest] = await ready_names(scaled.url)
     load.per_s = 14.0
     await until_ready_replicas(scaled.url, 4, 60.0)
     load.per_s = 1.0
+    bound = await bind_sessions(scaled.url, other_than=oldest)
     await until_ready_replicas(scaled.url, 1, 200.0)
+    assert await ready_names(scaled.url) == [bound.most_common(1)[0][0]], bound
     over.set()
     await running
     assert load.failed == []
@@ -186,3 +210,45 @@ async def test_an_upgrade_of_a_tier_under_load_costs_nobody_anything(two: System
     await running
     assert load.failed == []
     assert load.whole > 10
+
+
+@pytest.fixture(params=[1, 2])
+def gateways(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[System, int]]:
+    for system in started(tmp_path, config_text("{min: 2}", gateways=request.param)):
+        yield system, request.param
+
+
+def gateway_processes(system: System) -> set[int]:
+    found = set()
+    for process in system.descendants():
+        with suppress(psutil.Error):
+            if process.cmdline()[:1] == ["ray::ServeReplica:graceway:gateway"]:
+                found.add(process.pid)
+    return found
+
+
+async def test_an_upgrade_of_the_gateways_under_load_costs_nobody_anything(
+    gateways: tuple[System, int],
+) -> None:
+    system, count = gateways
+    await asyncio.to_thread(system.wait_for, r"^ready ", 60.0)
+    await until_ready_replicas(system.url, 2, 30.0)
+    await asyncio.to_thread(until, lambda: len(gateway_processes(system)) == count, 30.0)
+    before = gateway_processes(system)
+    short, long, over = Load(system.url, 3.0), Load(system.url, 0.3, tokens=500), asyncio.Event()
+    running = asyncio.gather(short.run(over), long.run(over))
+    await asyncio.sleep(3.0)
+    port = free_port()
+    system.config.write_text(system.config.read_text().replace("grpc_port: 0", f"grpc_port: {port}"))
+    system.process.send_signal(signal.SIGHUP)
+
+    def has_changed() -> bool:
+        now = gateway_processes(system)
+        return len(now) == count and not now & before
+
+    await asyncio.to_thread(until, has_changed, 120.0, lambda: "\n".join(system.lines))
+    over.set()
+    await running
+    assert short.failed + long.failed == []
+    assert short.whole > 10
+    assert long.whole > 2
