@@ -141,12 +141,8 @@ def _hardware(tier: Tier) -> str:
 def _capacity(tier: Tier) -> str:
     count, most = _replica_count(tier), tier.scale.max if tier.is_managed else 0
     if tier.is_managed and most > count:
-        spare = f" ({tier.scale.standbys} more stand by)" if tier.scale.standbys else ""
-        return f"{count} to {most} replicas{spare}, as the load asks for, × {tier.slots} slots"
-    spare = _standby_count(tier)
-    replicas = (
-        f"{count} replica" + ("s" if count != 1 else "") + (f" ({spare} more stand by)" if spare else "")
-    )
+        return f"{count} to {most} replicas{_spare(tier)}, as the load asks for, × {tier.slots} slots"
+    replicas = f"{count} replica" + ("s" if count != 1 else "") + _spare(tier)
     if tier.slots is None:
         learnt = f"as many at once as {tier.limit} learns" if tier.limit != "none" else "no limit at once"
         return f"{replicas}, {learnt}"
@@ -156,6 +152,11 @@ def _capacity(tier: Tier) -> str:
 def _replica_count(tier: Tier) -> int:
     """Those that serve."""
     return tier.scale.min if tier.is_managed else len(tier.replicas) - _standby_count(tier)
+
+
+def _spare(tier: Tier) -> str:
+    count = _standby_count(tier)
+    return f" ({count} more stand by)" if count else ""
 
 
 def _standby_count(tier: Tier) -> int:
