@@ -78,6 +78,8 @@ def _refusal(config: Config) -> str | None:
         return "state_store 'memory' is not shared between processes: use embedded or redis://HOST:PORT"
     if os.environ.get("RAY_ADDRESS") and is_local(config.server.host):
         return "on a cluster, proxies and gateways on all nodes reach each other: set server.host to 0.0.0.0"
+    if os.environ.get("RAY_ADDRESS") and config.admin_key is None:
+        return "on a cluster, gateways are asked from other nodes, too: set admin_key"
     if config.state_store.url == "embedded" and os.environ.get("RAY_ADDRESS"):
         return "an embedded state store serves one machine: with RAY_ADDRESS, use redis://HOST:PORT"
     return "\n".join(_missing_models(config)) or None
@@ -151,7 +153,7 @@ class _System:
         url = f"http://{_reachable(self._config.server.host)}:{self._config.server.port}"
         store = open_state_store(store_url, timeout_s=1.0)
         told: list[str] = []
-        async with _http() as http:
+        async with _http(self._config.admin_key) as http:
             while not self._stop.is_set() and not ray.has_exited:
                 phases = ray.phases()
                 self._tell(_PHASES.get(phase, phase) for phase in phases[len(told) :])
@@ -227,8 +229,10 @@ async def _status(http: aiohttp.ClientSession, url: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0)) as session:
+async def _http(admin_key: str | None) -> AsyncIterator[aiohttp.ClientSession]:
+    headers = {} if admin_key is None else {"authorization": f"Bearer {admin_key}"}
+    timeout = aiohttp.ClientTimeout(total=2.0)
+    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
         yield session
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,13 @@ from tests.rig import free_port
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(400)]
 
+KEY = {"authorization": "Bearer for-tests"}
+SHA256 = sha256(b"for-tests").hexdigest()
 CONFIG = """
 server: {{host: 0.0.0.0, port: {port}}}
 state_store: {{url: "{store}"}}
 admin_key: for-tests
+keys: [{{name: tests, sha256: {sha256}}}]
 models:
   chat:
     tiers:
@@ -108,7 +112,9 @@ async def system(
     monkeypatch.setenv("RAY_SERVE_WORKER_PROXY_HTTP_PORT", str(free_port()))
     port, path = free_port(), tmp_path / "up.yaml"
     async with RedisProcess() as redis:
-        path.write_text(CONFIG.format(port=port, store=redis.url, engine=json.dumps(ENGINE), root=ROOT))
+        path.write_text(
+            CONFIG.format(port=port, store=redis.url, engine=json.dumps(ENGINE), root=ROOT, sha256=SHA256)
+        )
         with System(path, port) as running:
             try:
                 await asyncio.to_thread(running.wait_for, r"^ready ", 120.0)
@@ -119,7 +125,7 @@ async def system(
 
 
 async def replicas(url: str) -> list[dict[str, Any]]:
-    async with aiohttp.ClientSession() as http, http.get(f"{url}/status") as answer:
+    async with aiohttp.ClientSession(headers=KEY) as http, http.get(f"{url}/status") as answer:
         status = await answer.json()
     (tier,) = status["models"]["chat"]["tiers"]
     return [replica for replica in tier["replicas"] if replica["state"] == "ready"]
@@ -146,7 +152,7 @@ async def test_a_node_dies_under_load_and_a_replica_is_taken_away_and_nobody_not
         for number, node in enumerate(nodes, 1)
         if number > 1 and not node.runs("ray::ServeReplica:graceway:gateway")
     )
-    load, over = Load(system.url, 6.0, tokens=100), asyncio.Event()
+    load, over = Load(system.url, 6.0, tokens=100, headers=KEY), asyncio.Event()
     running = asyncio.create_task(load.run(over))
     await asyncio.sleep(4.0)
     assert sum(r["in_flight"] for r in await replicas(system.url)) > 3
@@ -169,11 +175,10 @@ async def test_a_node_dies_under_load_and_a_replica_is_taken_away_and_nobody_not
 
 
 async def preempt(url: str, replica: str) -> None:
-    headers = {"authorization": "Bearer for-tests"}
     body = {"replica": replica, "grace_s": 8.0}
     async with (
         aiohttp.ClientSession() as http,
-        http.post(f"{url}/admin/preempt", json=body, headers=headers) as answer,
+        http.post(f"{url}/admin/preempt", json=body, headers=KEY) as answer,
     ):
         assert answer.status == 200, await answer.text()
 

