@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from gateway.breakers import Outcome
-from gateway.errors import not_offered_json
+from gateway.errors import not_offered_json, rejection_json
 from gateway.failure import ExchangeFailed
 from gateway.http_client import OK, Connection, Sink, request_bytes
 from gateway.journal import Leg
@@ -143,7 +143,7 @@ class Exchange:
         if self._request.kind == "embedding" and status in NOT_THERE:
             raise Rejected(status, not_offered_json(self._request.model, "embeddings"))
         if status in CLIENTS_MISTAKES:
-            raise Rejected(status, body)
+            raise Rejected(status, rejection_json(body))
         raise ExchangeFailed(f"http_{status}", body[:300].decode("utf-8", "replace"))
 
     async def pump(self, take: "Take") -> None:

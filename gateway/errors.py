@@ -12,6 +12,9 @@ import orjson
 
 from gateway.policy.decision import CONTENDED, Shed
 
+_LONGEST_WORDS = 1000
+"""Of a replica's refusal that is in no known form, in characters."""
+
 
 class ClientError(Exception):
     """The caller's own mistake. Never teaches a breaker anything."""
@@ -122,6 +125,24 @@ def error_json(
     return orjson.dumps({"error": {"message": message, "type": type_, "param": param, "code": code, **more}})
 
 
+def rejection_json(body: bytes) -> bytes:
+    """A replica's refusal in OpenAI's form: as it is where it has that, else with what it says in it."""
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        told = body.decode("utf-8", "replace")
+    error = told.get("error", told) if isinstance(told, dict) else told
+    fields = error if isinstance(error, dict) and isinstance(error.get("message"), str) else {}
+    type_ = fields.get("type")
+    if isinstance(type_, str) and error is not told:
+        return body
+    said = fields.get("message") or (error.get("detail", error) if isinstance(error, dict) else error)
+    words = said if isinstance(said, str) else orjson.dumps(said).decode()
+    type_ = type_ if isinstance(type_, str) else ClientError.type
+    message = words[:_LONGEST_WORDS] or "the replica found the request wrong"
+    return error_json(message, type_, fields.get("code"), fields.get("param"))
+
+
 def not_offered_json(model: str, what: str) -> bytes:
     """Of a model that can't do what was asked of it."""
     return error_json(
@@ -183,13 +204,7 @@ def grpc_error_of(error: ClientError) -> GrpcError:
 
 def grpc_rejection(status: int, body: bytes) -> GrpcError:
     """A replica's own refusal of the caller's request."""
-    try:
-        told = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        told = None
-    error = told.get("error", told) if isinstance(told, dict) else None
-    message = error.get("message") if isinstance(error, dict) else None
-    return GrpcError(grpc_code(status), str(message or body[:300].decode("utf-8", "replace")))
+    return GrpcError(grpc_code(status), str(orjson.loads(rejection_json(body))["error"]["message"]))
 
 
 def grpc_shed(shed: Shed) -> GrpcError:

@@ -71,6 +71,16 @@ def read_completion(body: Body, model: str, max_model_len: int) -> Asked:
 def _read(
     body: Body, model: str, prompts: tuple[list[int], ...], max_model_len: int, *, is_chat: bool
 ) -> Asked:
+    try:
+        return _asked(body, model, prompts, max_model_len, is_chat=is_chat)
+    except (AttributeError, TypeError) as error:
+        # A field of another type than it should have.
+        raise RefusedError(400, f"1 validation error: {error}", "Bad Request") from None
+
+
+def _asked(
+    body: Body, model: str, prompts: tuple[list[int], ...], max_model_len: int, *, is_chat: bool
+) -> Asked:
     _check_model(body, model)
     options = cast(Body, body.get("stream_options") or {})
     wants_usage = bool(options.get("include_usage"))

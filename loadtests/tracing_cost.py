@@ -24,7 +24,7 @@ from loadtests.client_wire import ClientConnection, connect
 from loadtests.fleet import MODEL, GatewayProcess, Plan, graceway_config
 from loadtests.overhead import CLIENTS, SLOTS, request_of
 from loadtests.paired import change_of
-from loadtests.processes import EngineProcess, ServerProcess
+from loadtests.processes import READY_WITHIN_S, EngineProcess, ServerProcess
 
 NONE, AGAIN = "none", "none again"
 RATIOS = {NONE: None, AGAIN: None, "0 %": 0.0, "100 %": 1.0}
@@ -69,6 +69,10 @@ class Traced:
         self._connections: list[ClientConnection] = []
 
     async def connect(self) -> None:
+        """Once the first probe has found the replica: none is refused before."""
+        async with asyncio.timeout(READY_WITHIN_S), aiohttp.ClientSession() as http:
+            while not await _is_ready(http, self._gateway.url):  # noqa: ASYNC110 - another process's
+                await asyncio.sleep(0.1)
         self._connections = [await connect(self._gateway.url) for _ in range(CLIENTS)]
 
     def close(self) -> None:
@@ -96,6 +100,11 @@ def cpu_s(pid: int) -> float:
     The clock's number is that of clock_getcpuclockid(3), which Python does not have.
     """
     return time.clock_gettime(~pid << 3 | 2)
+
+
+async def _is_ready(http: aiohttp.ClientSession, url: str) -> bool:
+    async with http.get(url + "/health/ready") as answer:
+        return answer.status == 200
 
 
 async def _ask(connection: ClientConnection, request: bytes, times: int) -> None:

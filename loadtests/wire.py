@@ -1,12 +1,15 @@
 """HTTP/1.1 for the simulated engine: a connection, its requests in order, its answers whole or in chunks."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 import httptools
+
+log = logging.getLogger(__name__)
 
 _REASONS = {
     200: "OK",
@@ -64,6 +67,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError:
+            log.exception("a request failed in a way that nobody foresaw")
+            self.reply(500, b'{"error":"the engine failed"}')
+            self.close()
         except httptools.HttpParserError:
             self.reply(400, b'{"error":"not HTTP"}')
             self.close()

@@ -57,7 +57,7 @@ async def test_no_input_is_answered_with_a_5xx(gateway: RunningGateway, tmp_path
 async def test_no_input_of_many_is_answered_with_a_5xx(
     gateway: RunningGateway, tmp_path: Path, phases: str
 ) -> None:
-    status, said = await explored(gateway, 40, tmp_path, phases)
+    status, said = await explored(gateway, 400, tmp_path, phases)
     assert status == 0, said[-6000:]
     print(said[-600:])
 

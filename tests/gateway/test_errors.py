@@ -11,6 +11,7 @@ from gateway.errors import (
     TooLarge,
     broken_json,
     error_json,
+    rejection_json,
     shed_headers,
     shed_json,
     shed_status,
@@ -76,3 +77,36 @@ def test_a_broken_stream_s_last_event() -> None:
 
 def test_more_fields() -> None:
     assert orjson.loads(error_json("m", "t", line=3))["error"]["line"] == 3
+
+
+WHOLE = b'{"error":{"message":"no","type":"BadRequestError","param":"n","code":400},"extra":1}'
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "type_", "code"),
+    [
+        (WHOLE, "no", "BadRequestError", 400),
+        (b'{"error": {"message": "no"}}', "no", "invalid_request_error", None),
+        (b'{"error": "no"}', "no", "invalid_request_error", None),
+        (b'{"object": "error", "message": "no", "type": "T", "code": 7}', "no", "T", 7),
+        (b'{"detail": [{"loc": ["n"]}]}', '[{"loc":["n"]}]', "invalid_request_error", None),
+        (
+            b'{"error": {"message": 3, "type": "T"}}',
+            '{"message":3,"type":"T"}',
+            "invalid_request_error",
+            None,
+        ),
+        (b"<html>no\xff", "<html>no\N{REPLACEMENT CHARACTER}", "invalid_request_error", None),
+        (b"", "the replica found the request wrong", "invalid_request_error", None),
+        (b"[]", "[]", "invalid_request_error", None),
+        (b"null", "null", "invalid_request_error", None),
+        (b"x" * 5000, "x" * 1000, "invalid_request_error", None),
+    ],
+)
+def test_a_replicas_refusal_in_openais_form(body: bytes, message: str, type_: str, code: object) -> None:
+    error = orjson.loads(rejection_json(body))["error"]
+    assert (error["message"], error["type"], error["code"]) == (message, type_, code)
+
+
+def test_one_that_has_the_form_stays_as_it_is() -> None:
+    assert rejection_json(WHOLE) is WHOLE

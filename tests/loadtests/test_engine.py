@@ -157,6 +157,8 @@ async def test_running_usage_and_logprobs(engine: EngineProcess, http: aiohttp.C
         ("completions", b'{"prompt": [999999]}', 400, "BadRequestError"),
         ("completions", b'{"prompt": "x", "max_tokens": 0}', 400, "BadRequestError"),
         ("completions", b'{"prompt": "x", "max_tokens": 99999999}', 400, "BadRequestError"),
+        ("completions", b'{"prompt": "x", "stop": 3}', 400, "Bad Request"),
+        ("completions", b'{"prompt": "x", "stream_options": [1]}', 400, "Bad Request"),
     ],
 )
 async def test_a_clients_mistake_is_told_in_openais_form(
