@@ -5,7 +5,6 @@ has to be computed anew.
 """
 
 import asyncio
-import time
 from dataclasses import dataclass
 from itertools import count
 
@@ -22,6 +21,13 @@ from deploy.bench_kv_rig import (
 from replicas.engine_load import parse_load
 
 SHORT_TOKENS, NEXT_TOKENS = 8, 16
+PHASES = {
+    "vllm:request_queue_time_seconds_sum": "before it was scheduled",
+    "graceway_kv_load_seconds_total": "of which loading",
+    "vllm:request_prefill_time_seconds_sum": "prefill",
+    "vllm:time_to_first_token_seconds_sum": "to its first token",
+}
+"""Of a request at an engine, by the engine's own metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +114,26 @@ async def _killed(
     await bench.until_saved()
     if strategy == "recompute":
         bench.forget_blocks()
-    begun = time.perf_counter()
+    other = next(engine for engine in bench.engines if engine is not victim)
+    before = await _phases(bench, other)
     await victim.kill()
-    killed_s = time.perf_counter() - begun
     told = await asking
-    bench.say(f"  {strategy}: killed in {killed_s * 1e3:.0f} ms, gap {told.longest_gap_s * 1e3:.0f} ms")
+    after = await _phases(bench, other)
+    phases = ", ".join(f"{name} {(after[name] - before[name]) * 1e3:.0f} ms" for name in after)
+    bench.say(f"  {strategy}: gap {told.longest_gap_s * 1e3:.0f} ms; at the other engine: {phases}")
     await victim.start()
     await until_ready(bench.http, gateway, len(bench.engines))
     return told, await ask(bench.http, victim.url, prompt, ANSWER_TOKENS)
+
+
+async def _phases(bench: Bench, engine: Engine) -> dict[str, float]:
+    """Seconds that its requests have spent in each phase up to now."""
+    async with bench.http.get(engine.url + "/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return {
+        name: sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{metric}{{"))
+        for metric, name in PHASES.items()
+    }
 
 
 async def _busy(bench: Bench) -> Engine:
