@@ -14,6 +14,8 @@ from state_store.kv.block_store import BlockStore, BlocksUnavailable
 
 _BATCH = 4
 """Blocks that a thread checks and copies at a time."""
+_AGAIN_S, _MOST_TRIES = 0.15, 6
+"""Together longer than the store's breaker keeps out everybody at first, and than one that tries it takes."""
 _BAD = frozenset({"truncated", "foreign", "corrupted"})
 
 
@@ -102,16 +104,27 @@ class Loader:
     def _verdicts(
         self, blocks: Sequence[BlockId], rows: Rows, raw: Rows, deadline: float
     ) -> Iterator[tuple[int, str]]:
-        """Each block's row, and what is wrong with it; all that come after a failure of the server are misses."""
+        """Each block's row, and what is wrong with it.
+
+        After a failure of the server the rest is asked for again while there is time: what comes after the first miss is
+        of no use. Then all that are left are misses.
+        """
         places = [memoryview(rows[number % _BATCH]) for number in range(len(blocks))]
         done = 0
-        try:
-            for number, size in enumerate(self._store.fetch(blocks, places, deadline)):
-                yield number % _BATCH, self._verdict(blocks[number], places[number], raw, size)
-                done = number + 1
-        except BlocksUnavailable:
-            for number in range(done, len(blocks)):
-                yield number % _BATCH, "unavailable"
+        for _ in range(_MOST_TRIES):
+            try:
+                for number, size in enumerate(
+                    self._store.fetch(blocks[done:], places[done:], deadline), done
+                ):
+                    yield number % _BATCH, self._verdict(blocks[number], places[number], raw, size)
+                    done = number + 1
+                return
+            except BlocksUnavailable:
+                if time.monotonic() + _AGAIN_S > deadline:
+                    break
+                time.sleep(_AGAIN_S)
+        for number in range(done, len(blocks)):
+            yield number % _BATCH, "unavailable"
 
     def _verdict(self, block: BlockId, place: memoryview, raw: Rows, size: int | None) -> str:
         if size is None:

@@ -18,7 +18,9 @@ from state_store.kv.block_format import HEAD_BYTES, BlockId
 from state_store.kv.block_store import BlockStore, BlocksUnavailable
 from state_store.kv.turn import PARAMETER
 
-_LOOK_UP_PATIENCE_S = 0.1
+_LOOK_UP_SHARE, _LOOK_UP_LEAST_S, _LOOK_UP_MOST_S = 0.1, 0.1, 0.5
+"""A look-up may take this share of what computing would: a Redis that is late for a moment costs less than the whole prompt."""
+_LOOK_UP_AGAIN_S = 0.05
 _BELIEVED_S = 2.0
 """For how long a request that waits may rely on what was found."""
 _LEAST_PREFILL_TOKENS = 64
@@ -56,6 +58,8 @@ class _Known:
     request: EngineRequest
     found: "Future[int] | None" = None
     asked_at: float = 0.0
+    patience_s: float = _LOOK_UP_LEAST_S
+    """How long the answer is waited for."""
     first_block: int = 0
     """Of those that would be loaded."""
     was_tried: bool = False
@@ -103,7 +107,7 @@ class SchedulerSide:
             self._look_up(known)
         assert known.found is not None
         if not known.found.done():
-            return None if self._now() - known.asked_at < _LOOK_UP_PATIENCE_S else 0
+            return None if self._now() - known.asked_at < known.patience_s else 0
         blocks = known.found.result() - computed_tokens // self._block_tokens
         known.first_block = computed_tokens // self._block_tokens
         pays = blocks > 0 and self._choose(known, computed_tokens, blocks).restores
@@ -189,20 +193,39 @@ class SchedulerSide:
         # At least one token must be left to compute.
         whole = (request.num_tokens - 1) // self._block_tokens
         known.asked_at = self._now()
-        known.found = self._pool.submit(self._count_found, list(request.block_hashes[:whole]))
+        known.patience_s = self._look_up_patience_s(whole * self._block_tokens)
+        hashes = list(request.block_hashes[:whole])
+        known.found = self._pool.submit(self._count_found, hashes, known.patience_s)
 
-    def _count_found(self, hashes: list[bytes]) -> int:
+    def _look_up_patience_s(self, tokens: int) -> float:
+        compute_s = self.prefill.predict(0, tokens) or 0.0
+        return min(_LOOK_UP_MOST_S, max(_LOOK_UP_LEAST_S, _LOOK_UP_SHARE * compute_s))
+
+    def _count_found(self, hashes: list[bytes], patience_s: float) -> int:
         """How many of the blocks, from the first on, Redis has of every rank."""
         if not hashes:
             return 0
-        begun = time.monotonic()
         asked = [BlockId(rank, block_hash) for block_hash in hashes for rank in self._fingerprints]
-        try:
-            found = self._store.exist(asked)
-        except BlocksUnavailable:
-            return 0
-        self.link.asked(time.monotonic() - begun)
+        found = self._ask(asked, time.monotonic() + patience_s)
         return found.index(False) // len(self._fingerprints) if False in found else len(hashes)
+
+    def _ask(self, asked: Sequence[BlockId], until: float) -> list[bool]:
+        """Which blocks are there; none where nobody says.
+
+        Asked again while there is time, if Redis was well when it was asked at first: one that is away costs nobody that.
+        """
+        was_well = self._store.is_available
+        while True:
+            begun = time.monotonic()
+            try:
+                found = self._store.exist(asked, within_s=until - begun if was_well else 0.0)
+            except BlocksUnavailable:
+                if not was_well or time.monotonic() + _LOOK_UP_AGAIN_S > until:
+                    return [False]
+                time.sleep(_LOOK_UP_AGAIN_S)
+            else:
+                self.link.asked(time.monotonic() - begun)
+                return found
 
     def _choose(self, known: _Known, computed_tokens: int, blocks: int) -> Choice:
         size_bytes, tokens = blocks * self._size_bytes, blocks * self._block_tokens

@@ -20,6 +20,8 @@ __all__ = ["BlockStore", "BlocksUnavailable", "Outgoing"]
 _CONTROL_TIMEOUT_S = 0.08
 _DATA_TIMEOUT_S = 0.25
 """Of one block: what moves data holds nobody up but the request that it is for."""
+_DATA_SHARE, _DATA_MOST_S = 0.2, 0.4
+"""Of the time that a load has, that it waits for one block: where much is at stake, a busy machine is waited for."""
 _WAIT_S = 0.2
 """For Redis's own replicas."""
 _WINDOW_BYTES = 4_000_000
@@ -62,11 +64,15 @@ class BlockStore:
         """Whether the last call to each server went well."""
         return self._nodes.is_available
 
-    def exist(self, blocks: Sequence[BlockId]) -> list[bool]:
-        """Which of `blocks` are there, by name only: whether they are good shows when they are fetched."""
+    def exist(self, blocks: Sequence[BlockId], within_s: float = 0.0) -> list[bool]:
+        """Which of `blocks` are there, by name only: whether they are good shows when they are fetched.
+
+        Each server has `within_s` to answer, or the time that any small question has where that is more.
+        """
         found = [False] * len(blocks)
+        patience_s = max(self._control_timeout_s, within_s)
         for node, places in self._by_node([block.key for block in blocks]):
-            with node.connection(self._control_timeout_s) as connection:
+            with node.connection(patience_s) as connection:
                 replies = connection.ask([[b"EXISTS", blocks[at].key] for at in places])
             for at, reply in zip(places, replies, strict=True):
                 found[at] = self._seen(reply) == 1
@@ -141,7 +147,8 @@ class BlockStore:
     def _fetch_from(
         self, node: Node, blocks: Sequence[BlockId], places: Sequence[memoryview], deadline: float
     ) -> Iterator[int | None]:
-        patience_s = min(_DATA_TIMEOUT_S, max(0.001, deadline - self._now()))
+        left_s = max(0.001, deadline - self._now())
+        patience_s = min(left_s, max(_DATA_TIMEOUT_S, min(_DATA_MOST_S, _DATA_SHARE * left_s)))
         with node.connection(patience_s) as connection:
             window = max(1, _WINDOW_BYTES // len(places[0]))
             connection.send([[b"GET", block.key] for block in blocks[:window]])

@@ -67,7 +67,7 @@ class Rig:
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
-        self.redis, self.freeze = server.redis, server.freeze
+        self.redis, self.freeze, self.thaw = server.redis, server.freeze, server.thaw
 
     def store(self, settings: KvSettings) -> BlockStore:
         store = BlockStore(self._server.url, settings.budget)

@@ -1,5 +1,7 @@
 """What is looked up, loaded and saved of a request, step by step, without a model."""
 
+import time
+
 import pytest
 
 from replicas.kv.restore_policy import Link, Prefill
@@ -76,6 +78,42 @@ def test_no_answer_in_time_means_nothing_to_load(rig: Rig) -> None:
     assert subject.matched_tokens(asking, 0) is None
     clock.at += 0.2
     assert subject.matched_tokens(asking, 0) == 0
+
+
+def test_a_look_up_is_waited_for_the_longer_the_more_is_at_stake(rig: Rig) -> None:
+    stored(rig, *range(10))
+    clock = Clock()
+    subject, asking = side(rig, clock=clock), request()
+    # 160 tokens that take 16 s.
+    subject.prefill = Prefill({7: 0.1})
+    rig.freeze()
+    subject.arrived(asking)
+    clock.at += 0.4
+    assert subject.matched_tokens(asking, 0) is None
+    rig.thaw()
+    assert matched(subject, asking) == 160
+
+
+def test_who_does_not_answer_is_asked_again_in_time(rig: Rig) -> None:
+    stored(rig, *range(10))
+    subject, asking = side(rig), request()
+    subject.prefill = Prefill({7: 0.1})
+    rig.redis().client_kill_filter(_type="normal", skipme=True)
+    subject.arrived(asking)
+    assert matched(subject, asking) == 160
+
+
+def test_a_redis_that_is_known_to_be_away_is_not_waited_for(rig: Rig) -> None:
+    subject, asking = side(rig), request()
+    subject.prefill = Prefill({7: 0.1})
+    rig.freeze()
+    for patience_s in (2.0, 0.3):
+        begun = time.monotonic()
+        subject.arrived(asking)
+        found = subject._known["r"].found
+        assert found is not None
+        assert found.result(timeout=2.0) == 0
+        assert time.monotonic() - begun < patience_s
 
 
 def test_what_is_faster_to_compute_is_not_loaded(rig: Rig) -> None:

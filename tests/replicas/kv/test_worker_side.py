@@ -1,5 +1,6 @@
 """Blocks go to Redis and come back bit for bit; whatever happens to them in between is a miss of that block alone."""
 
+import threading
 from random import Random
 
 import pytest
@@ -117,6 +118,20 @@ def test_a_redis_that_freezes_costs_the_patience_of_the_load(rig: Rig) -> None:
     report = received(other, "q")
     assert report.failed_blocks == set(TARGET)
     assert report.loads[0].seconds < 1.0
+
+
+def test_a_redis_that_stands_still_for_a_moment_costs_that_moment(rig: Rig) -> None:
+    source, target = tensors(1), tensors()
+    one, other = rig.worker(source), rig.worker(target)
+    one.after_step(StepPlan(saves=[saving()]))
+    settled(one)
+    rig.freeze()
+    # Longer than the load waits for one block.
+    threading.Timer(0.7, rig.thaw).start()
+    other.begin_loads(StepPlan(loads=[loading(patience_s=4.0)]))
+    report = received(other, "q")
+    assert report.failed_blocks == set()
+    assert good_blocks(source, target) == set(range(COUNT))
 
 
 def test_blocks_of_a_request_that_is_over_are_kept_until_they_were_copied(rig: Rig) -> None:
