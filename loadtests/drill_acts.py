@@ -70,6 +70,13 @@ async def thaw_store(fleet: Fleet) -> None:
     _store(fleet).thaw()
 
 
+async def follow_new_master(fleet: Fleet) -> None:
+    """The store that died comes back as the replica of the one that took its place."""
+    assert fleet.sentinels is not None, "the plan has no Sentinels"
+    await _store(fleet).start()
+    await _store(fleet).ask("REPLICAOF", "127.0.0.1", str(fleet.sentinels.replica.port))
+
+
 async def kill_gateway(fleet: Fleet) -> None:
     await fleet.fronts[0].kill()
 

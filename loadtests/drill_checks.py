@@ -203,6 +203,21 @@ def store_is_back() -> Check:
     return Check("store available at the end", measure, least=1)
 
 
+def store_available_after(seconds: float, least: float) -> Check:
+    """A share of the time, from so long after the fault to the end."""
+
+    def measure(seen: Observed) -> float | None:
+        read = [
+            s.metrics.get(STORE_AVAILABLE)
+            for s in seen.scrapes
+            if s.metrics and s.at_s >= seen.fault_s + seconds
+        ]
+        known = [value for value in read if value is not None]
+        return sum(known) / len(known) if known else None
+
+    return Check(f"store available, from {seconds:g} s after the fault", measure, least=least, unit="%")
+
+
 def no_resume() -> Check:
     return Check("streams that had to be resumed", lambda seen: seen.grown(RESUMES), most=0)
 
