@@ -206,7 +206,8 @@ class EventReader:
         record.models.add(payload["model"])
         timed = len(record.token_times)
         for choice in payload["choices"]:
-            self._take_choice(choice["delta"].get("content"), choice["finish_reason"], now)
+            # LiteLLM leaves out what is null.
+            self._take_choice(choice["delta"].get("content"), choice.get("finish_reason"), now)
         if SENT_AT in payload and len(record.token_times) > timed:
             record.sent_at.append(payload[SENT_AT])
 

@@ -56,8 +56,8 @@ class Scale:
     """How much of everything: `full` is for a report, `brief` to see that it works."""
 
     rounds: int = 3
-    requests: int = 200
-    seconds: float = 1.5
+    requests: int = 150
+    seconds: float = 1.0
     fault_names: tuple[str, ...] = FAULTS
     beside: tuple[str, ...] = FAULTS_BESIDE
     fault_s: float = 3.0
