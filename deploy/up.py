@@ -70,8 +70,8 @@ def _begin_log(config: Config) -> LineWriter | None:
 
 
 def _refusal(config: Config) -> str | None:
-    if config.server.tls is not None:
-        return "`graceway up` has no TLS for clients: put a proxy in front that has, or run `graceway serve`"
+    if config.server.tls is not None and os.environ.get("RAY_ADDRESS"):
+        return "TLS for clients is for a Ray of its own: with RAY_ADDRESS, put a proxy in front that has it"
     if config.server.port == 0:
         return "`graceway up` needs a port: set server.port"
     if config.state_store.url == "memory" and config.managed_tiers():
@@ -150,19 +150,23 @@ class _System:
 
     async def _follow(self, ray: RayChild, progress: Progress, store_url: str) -> None:
         """Tells what happens, until the system is asked to end or ends by itself."""
-        url = f"http://{_reachable(self._config.server.host)}:{self._config.server.port}"
+        server = self._config.server
+        scheme, own = ("http", None) if server.tls is None else ("https", ray.socket)
+        url = f"{scheme}://{_reachable(server.host)}:{server.port}"
+        asked = url if own is None else "http://localhost"
         store = open_state_store(store_url, timeout_s=1.0)
         told: list[str] = []
-        async with _http(self._config.admin_key) as http:
+        async with _http(self._config.admin_key, own) as http:
             while not self._stop.is_set() and not ray.has_exited:
                 phases = ray.phases()
                 self._tell(_PHASES.get(phase, phase) for phase in phases[len(told) :])
                 told = phases
                 self._tell(progress.of_replicas(self._now_s(), await _records(store)))
                 was_ready = progress.is_ready
-                self._tell(progress.of_status(await _status(http, url)))
+                self._tell(progress.of_status(await _status(http, asked)))
                 if progress.is_ready and not was_ready:
                     _print(ready_lines(self._config, url))
+                await ray.follow_certificates()
                 look_s = _LOOK_WHEN_READY_S if progress.is_ready else _LOOK_WHILE_STARTING_S
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), look_s)
@@ -229,10 +233,12 @@ async def _status(http: aiohttp.ClientSession, url: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _http(admin_key: str | None) -> AsyncIterator[aiohttp.ClientSession]:
+async def _http(admin_key: str | None, socket: Path | None) -> AsyncIterator[aiohttp.ClientSession]:
+    """Past the network where there is a socket."""
+    connector = None if socket is None else aiohttp.UnixConnector(str(socket))
     headers = {} if admin_key is None else {"authorization": f"Bearer {admin_key}"}
     timeout = aiohttp.ClientTimeout(total=2.0)
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+    async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
         yield session
 
 

@@ -2,14 +2,20 @@
 
 import json
 import socket
+import ssl
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from deploy.haproxy import haproxy_environment
-from tests.rig import free_port
+from deploy.front_tls import FrontTls
+from deploy.haproxy import CONTROL_SOCKET, OWN_SOCKET, haproxy_environment
+from gateway.specs import ServerTlsSpec
+from tests.certificates import Authority
+from tests.rig import eventually, free_port
 
 # As Serve writes it, without what the script leaves alone.
 CONFIG = """\
@@ -19,6 +25,7 @@ global
 defaults
     mode http
     timeout connect 1s
+    retries 0
     timeout client 1s
     timeout server 1s
     errorfile 503 {home}/h/500.http
@@ -42,8 +49,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(home: Path, host: str, port: int, *arguments: str) -> subprocess.Popen[bytes]:
-    environment = haproxy_environment(home, host, port, 60.0)
+def start(
+    home: Path, host: str, port: int, *arguments: str, tls: FrontTls | None = None
+) -> subprocess.Popen[bytes]:
+    environment = haproxy_environment(home, host, port, 60.0, tls)
     config = Path(environment["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"])
     config.write_text(CONFIG.format(home=home, port=port))
     (config.parent / "500.http").write_text("Serve's own")
@@ -88,3 +97,82 @@ def ask(port: int) -> str:
         except ConnectionRefusedError:
             time.sleep(0.1)
     raise AssertionError("HAProxy does not listen")
+
+
+@contextmanager
+def running(home: Path, port: int, tls: FrontTls) -> Iterator[None]:
+    with start(home, "127.0.0.1", port, tls=tls) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def shown(port: int, client: ssl.SSLContext) -> bytes:
+    """The certificate that is shown to a client which is answered."""
+    with (
+        socket.create_connection(("127.0.0.1", port), 5.0) as plain,
+        client.wrap_socket(plain, server_hostname="localhost") as sock,
+    ):
+        certificate = sock.getpeercert(binary_form=True)
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        assert sock.recv(65536).startswith(b"HTTP/1.1 503 ")
+        assert certificate is not None
+        return certificate
+
+
+async def serves(port: int, client: ssl.SSLContext) -> None:
+    async def is_there() -> bool:
+        try:
+            return bool(shown(port, client))
+        except ConnectionRefusedError:
+            return False
+
+    await eventually(is_there, 20.0)
+
+
+@pytest.mark.asyncio
+async def test_under_tls_nobody_is_answered_who_shows_no_certificate(home: Path, tmp_path: Path) -> None:
+    ours, others, port = Authority(tmp_path, "ours"), Authority(tmp_path, "others"), free_port()
+    own, client = ours.sign("gateway"), ours.sign("client")
+    spec = ServerTlsSpec(cert_file=own.cert, key_file=own.key, client_ca_file=ours.file)
+    with running(home, port, FrontTls(spec, home)):
+        await serves(port, ours.client(client))
+        for stranger in (ours.client(), ours.client(others.sign("client"))):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                shown(port, stranger)
+        assert not ask(port).startswith("HTTP/1.1 503")
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(home / OWN_SOCKET))
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            assert sock.recv(65536).startswith(b"HTTP/1.1 503 ")
+    assert (home / "front.pem").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.asyncio
+async def test_renewed_files_are_taken_up_and_broken_ones_are_not(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new, port = Authority(tmp_path, "old"), Authority(tmp_path, "new"), free_port()
+    own, client = old.sign("gateway"), old.sign("client")
+    authorities = tmp_path / "clients.pem"
+    authorities.write_text(Path(old.file).read_text())
+    spec = ServerTlsSpec(cert_file=own.cert, key_file=own.key, client_ca_file=str(authorities))
+    tls = FrontTls(spec, home)
+    with running(home, port, tls):
+        await serves(port, old.client(client))
+        before = shown(port, old.client(client))
+        old.sign("gateway")
+        await tls.follow(home / CONTROL_SOCKET)
+        assert shown(port, old.client(client)) != before
+        # From now on another authority signs clients' certificates.
+        authorities.write_text(Path(new.file).read_text())
+        await tls.follow(home / CONTROL_SOCKET)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            shown(port, old.client(client))
+        renewed = shown(port, old.client(new.sign("client")))
+        assert not [r for r in caplog.records if r.levelname == "ERROR"]
+        Path(own.key).write_text("no key")
+        await tls.follow(home / CONTROL_SOCKET)
+        assert "is not taken" in caplog.text
+        assert shown(port, old.client(new.sign("client"))) == renewed

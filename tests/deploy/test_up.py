@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import openai
 import psutil
@@ -29,16 +29,16 @@ READY_WITHIN_S = 420.0
 
 
 class System:
-    """A running `graceway up`, and what it has printed."""
+    """A running `graceway up`, and what it has printed; its log too, unless that goes into a file of its own."""
 
-    def __init__(self, config: Path, port: int) -> None:
+    def __init__(self, config: Path, port: int, log: IO[bytes] | int = subprocess.STDOUT) -> None:
         self.config, self.port = config, port
         self.url = f"http://127.0.0.1:{port}"
         self.lines: list[str] = []
         self.process = subprocess.Popen(
             [sys.executable, "-m", "deploy", "up", "-c", str(config)],
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=log,
             text=True,
             cwd=ROOT,
         )
