@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from gateway.compiled import folders
 from loadtests.processes import ROOT
 
 PACKAGES = ("graceway", "ray", "uvicorn", "uvloop", "httptools", "redis", "locust")
@@ -21,6 +22,7 @@ def machine() -> dict[str, str]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "revision": _revision(),
+        "hot path": "compiled" if folders("gateway") else "plain Python",
     }
     return found | {name: _version(name) for name in PACKAGES}
 
