@@ -105,7 +105,7 @@ def cpu_s(process: ServerProcess) -> float:
 async def _exchange(connection: ClientConnection, request: bytes, count: ChunkCount) -> None:
     await connection.exchange(request, count.receive)
     if connection.status != 200:
-        raise RuntimeError(f"status {connection.status} under load")
+        raise RuntimeError(f"status {connection.status} under load: {connection.headers}")
 
 
 async def one_at_a_time(url: str, requests: int) -> list[float]:
