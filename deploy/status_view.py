@@ -1,6 +1,8 @@
 """Asks a running gateway for its status and says it in words, in a terminal."""
 
 import json
+import os
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -10,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 
 TIMEOUT_S = 5.0
+CLIENT_CERT, CLIENT_KEY = "GRACEWAY_CLIENT_CERT", "GRACEWAY_CLIENT_KEY"
+"""The variables that name what is shown to a gateway that asks for certificates: files in PEM form."""
 
 
 class StatusUnavailable(Exception):  # noqa: N818 - a condition, said to the operator as it is
@@ -29,7 +33,7 @@ def fetch_json(url: str, path: str, key: str | None = None) -> dict[str, Any]:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         request = urllib.request.Request(url.rstrip("/") + path, headers=headers)
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=_context()) as answer:
             report = json.load(answer)
     except ValueError as error:
         raise StatusUnavailable(f"{url} is no gateway's address, or answers no status ({error})") from error
@@ -39,6 +43,16 @@ def fetch_json(url: str, path: str, key: str | None = None) -> dict[str, Any]:
     if not isinstance(report, dict):
         raise StatusUnavailable(f"{url} answers, but not as a gateway. Name one with --url")
     return report
+
+
+def _context() -> ssl.SSLContext | None:
+    """With the certificate of whoever asks; None without one."""
+    certificate = os.environ.get(CLIENT_CERT)
+    if certificate is None:
+        return None
+    context = ssl.create_default_context()
+    context.load_cert_chain(certificate, os.environ.get(CLIENT_KEY))
+    return context
 
 
 def render_status(url: str, report: dict[str, Any], console: Console | None = None) -> None:

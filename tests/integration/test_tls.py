@@ -16,6 +16,7 @@ import pytest
 
 from deploy.config import ConfigError
 from deploy.grpc_server import GrpcServer
+from deploy.status_view import StatusUnavailable, fetch_status
 from gateway.inference_pb import inference_pb2 as pb
 from gateway.inference_pb.inference_pb2_grpc import GRPCInferenceServiceStub
 from gateway.specs import ServerTlsSpec
@@ -100,6 +101,23 @@ async def test_only_certificates_of_the_clients_authority_are_let_in(
         assert await is_refused(gateway.url, authority.client())
         assert await is_refused(gateway.url, authority.client(stranger.sign("client")))
         assert await is_refused(gateway.url, authority.client(authority.sign("late", has_expired=True)))
+
+
+async def test_a_certificate_lets_an_operator_look(
+    engines: Engines, config: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = authority.sign("operator")
+    monkeypatch.setenv("SSL_CERT_FILE", authority.file)
+    mutual = server(authority.sign("gateway"), authority)
+    async with serving(config, tier("primary", engines.a), server=mutual) as gateway:
+        with pytest.raises(StatusUnavailable):
+            await asyncio.to_thread(fetch_status, gateway.url)
+        monkeypatch.setenv("GRACEWAY_CLIENT_CERT", own.cert)
+        monkeypatch.setenv("GRACEWAY_CLIENT_KEY", own.key)
+        assert (await asyncio.to_thread(fetch_status, gateway.url))["ready"]
+        monkeypatch.setenv("GRACEWAY_CLIENT_KEY", authority.file)
+        with pytest.raises(StatusUnavailable):
+            await asyncio.to_thread(fetch_status, gateway.url)
 
 
 async def test_an_expired_certificate_of_the_gateway_is_refused_by_clients_and_by_the_config(
