@@ -245,7 +245,19 @@ def _replica(replica: Replica, now: float) -> Json:
         "breaker": replica.breaker.state,
         "held_blocks": replica.held_blocks,
         "ttft_s": round(replica.ttft_s, 4),
+        "engine": _engine(replica, now),
         "spans": {name: _quantiles(span.of(replica)) for name, span in SPANS.items()},
+    }
+
+
+def _engine(replica: Replica, now: float) -> Json | None:
+    """What the engine's own metrics say, and how many seconds ago; None where it has none that are read."""
+    if replica.kv_use is None:
+        return None
+    return {
+        "kv_use": round(replica.kv_use, 3),
+        "from_elsewhere": replica.elsewhere.places,
+        "age_s": round(now - replica.kv_as_of, 1),
     }
 
 

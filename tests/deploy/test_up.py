@@ -175,6 +175,14 @@ def test_status_shows_the_ladder(system: System) -> None:
     assert re.search(r"2\. small \(llamacpp, quality 0\.6\): can serve", done.stdout)
 
 
+def test_vllms_own_metrics_are_read(system: System) -> None:
+    with urllib.request.urlopen(f"{system.url}/status", timeout=10) as answer:
+        (primary, *_) = json.load(answer)["models"]["chat"]["tiers"]
+    (replica,) = primary["replicas"]
+    assert 0 <= replica["engine"]["kv_use"] <= 1
+    assert replica["engine"]["age_s"] < 15
+
+
 def test_everything_listens_on_loopback(system: System) -> None:
     ports = listening(system.descendants())
     assert system.port in ports

@@ -24,5 +24,9 @@ async def test_a_filling_kv_cache_is_seen(config: Path) -> None:
             return await gateway.metric("graceway_tier_signal", tier="primary", signal="kv") > 0.2
 
         await eventually(is_seen)
+        said = (await gateway.replicas())[engine.url]["engine"]
+        assert said["kv_use"] > 0.2
+        assert said["from_elsewhere"] == 0
+        assert said["age_s"] < 10
         for answer in await asyncio.gather(*streams):
             assert_whole(question, answer)
