@@ -13,7 +13,15 @@ import pytest
 
 from loadtests.client import Question, Record
 from loadtests.drill import run_shipped
-from loadtests.drill_checks import in_time, no_failure_beyond, no_wrong_answer_after, whole
+from loadtests.drill_checks import (
+    STORE_AVAILABLE,
+    in_time,
+    no_failure_beyond,
+    no_wrong_answer_after,
+    store_available_after,
+    used_again_after,
+    whole,
+)
 from loadtests.drill_observed import Observed, Outcome, Scrape, parse_metrics
 from loadtests.drill_plan import Check, Drill, Mix, Setup
 from loadtests.drill_verdict import verdict_on
@@ -157,9 +165,12 @@ async def test_a_drill_that_goes_too_far_is_aborted_and_healed(engine: EnginePro
     assert healed.exists()
 
 
-def outcome(due_s: float, judgement: Judgement = WHOLE, front: str = "a", took_s: float = 1.0) -> Outcome:
+def outcome(
+    due_s: float, judgement: Judgement = WHOLE, front: str = "a", took_s: float = 1.0, replica: str = ""
+) -> Outcome:
     question = Question(({"role": "user", "content": "x"},), 3)
     record = Record(due_s, question, due_s, due_s + took_s, [due_s + 0.1], status=200)
+    record.headers = {"x-served-replica": replica}
     return Outcome(record, judgement, front, due_s, due_s + took_s)
 
 
@@ -211,6 +222,24 @@ def test_wrong_answers_count_from_the_time_on() -> None:
     wrong = Judgement("failed", "divergent")
     assert no_wrong_answer_after(4.0).measure(seen(outcome(8, wrong), outcome(9.5))) == 0
     assert no_wrong_answer_after(4.0).measure(seen(outcome(9.5, wrong))) == 1
+
+
+def test_a_store_that_comes_and_goes_is_there_for_a_share_of_the_time() -> None:
+    def at(at_s: float, value: float) -> Scrape:
+        return Scrape(at_s, {STORE_AVAILABLE: value})
+
+    check = store_available_after(2.0, 0.5)
+    watched = (at(6.0, 0.0), at(7.5, 1.0), Scrape(8.0, None), at(8.5, 0.0), at(9.0, 1.0), at(9.5, 1.0))
+    assert check.measure(seen(scrapes=watched)) == 0.75
+    assert check.measure(seen(scrapes=watched[:1])) is None
+
+
+def test_a_replica_is_used_again_when_every_gateway_uses_it() -> None:
+    check = used_again_after(1.0, least=1)
+    late = [outcome(11.5, front="a", replica="r1"), outcome(12.0, front="b", replica="r2")]
+    assert check.measure(seen(*late)) == 0
+    assert check.measure(seen(*late, outcome(12.5, front="b", replica="r1"))) == 1
+    assert check.measure(seen(*late, outcome(10.5, front="b", replica="r1"))) == 0
 
 
 def test_metrics_are_summed_over_labels_and_followed_over_time() -> None:
