@@ -18,7 +18,7 @@ from loadtests.client import PATIENCE_S
 from loadtests.fault_rows import ROWS, Row
 from loadtests.fleet import FRONTS, Plan, running
 from loadtests.kills import run_kills
-from loadtests.trial import Trial, run_trial
+from loadtests.trial import Trial, run_trial, warm_up
 
 FAULT_S = 5.0
 LAG_TOLD_MS = 100.0
@@ -87,6 +87,7 @@ async def observed_row(
 ) -> tuple[Result, Trial]:
     """The row as it came out, and each of its requests."""
     async with running(Plan(front)) as fleet:
+        await warm_up(fleet)
         load = replace(row.load(rate_per_s, seed), patience_s=patience_s)
         trial = await run_trial(fleet, load, row.fault, fault_s, row.heal, row.heal_s)
         return summarized(row, trial, await row.after(fleet)), trial

@@ -14,8 +14,8 @@ from loadtests.overhead import Cost
 from loadtests.report_machine import machine
 
 FAULTS = (
-    *("none", "sigkill", "cut", "sigstop", "slow", "all-500", "half-500", "all-503"),
-    *("wrong", "hang-up", "silent", "malformed"),
+    *("none", "sigkill", "cut", "sigstop", "slow", "all-500", "all-503"),
+    *("wrong", "hang-up", "silent"),
 )
 FAULTS_BESIDE = ("sigkill", "sigstop", "all-500")
 """The rows that the other fronts are put through, too."""
@@ -62,7 +62,7 @@ class Scale:
     beside: tuple[str, ...] = FAULTS_BESIDE
     fault_s: float = 3.0
     trial_s: float = 10.0
-    patience_s: float = 20.0
+    patience_s: float = 15.0
     loads: tuple[float, ...] = (0.5, 1.0, 2.0, 3.0)
     load_s: float = 6.0
     overload_names: tuple[str, ...] = OVERLOADS

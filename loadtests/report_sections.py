@@ -24,7 +24,7 @@ from loadtests.overload_trial import run_overload
 from loadtests.peers import PEERS, PeerUnavailableError, installed
 from loadtests.processes import ROOT
 from loadtests.report_runs import Runs, Section, Wanted, say
-from loadtests.trial import Trial
+from loadtests.trial import Trial, warm_up
 
 RATE_PER_S = 8.0
 TOKENS = 50
@@ -116,6 +116,7 @@ async def _goodput(runs: Runs, front: str, wanted: Wanted) -> None:
     scale = wanted.scale
     runs.goodput[front] = {}
     async with running(overload_table.plan_of(OverloadRow("", (), False, (), front), TOKENS)) as fleet:
+        await warm_up(fleet)
         for k in scale.loads:
             streams = (steady(k, scale.load_s),)
             trial = await run_overload(fleet, streams, TOKENS, wanted.seed, scale.patience_s)
@@ -182,12 +183,12 @@ async def _run_to_end(command: Sequence[str]) -> str:
 
 
 SECTIONS = (
-    Section("set-up", 1.5, set_up),
+    Section("set-up", 1.0, set_up),
     Section("overhead", 3.0, overhead),
-    Section("faults", 7.0, faults),
-    Section("kills", 2.0, kills),
-    Section("overload", 6.5, overload),
+    Section("faults", 7.5, faults),
+    Section("kills", 2.5, kills),
+    Section("overload", 7.0, overload),
     Section("store", 1.0, store),
     Section("restored", 4.5, restored),
-    Section("scaling", 1.0, scaling),
+    Section("scaling", 0.7, scaling),
 )

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from loadtests.client import PATIENCE_S, Question, Record, complaint, open_loop, poisson
+from loadtests.client import PATIENCE_S, Question, Record, ask, complaint, open_loop, poisson
 from loadtests.fleet import MODEL, Fleet
 
 Act = Callable[[Fleet], Awaitable[None]]
 TTFT_SLO_S = 1.0
+WARM_UPS = 8
 
 
 async def nothing(fleet: Fleet) -> None:
@@ -107,6 +108,14 @@ class Trial:
 
 def _names(header: str, url: str) -> bool:
     return bool(header) and url.removeprefix("http://") in header
+
+
+async def warm_up(fleet: Fleet) -> None:
+    """The first requests of a process are its slowest, and no front is judged by them."""
+    now = asyncio.get_running_loop().time()
+    for number in range(WARM_UPS):
+        question = Question(({"role": "user", "content": f"warm-up {number}"},), 4)
+        await ask(fleet.urls[number % len(fleet.urls)], MODEL, question, now)
 
 
 async def run_trial(
