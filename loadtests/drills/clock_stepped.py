@@ -28,7 +28,7 @@ DRILL = Drill(
         whole(),
         in_time(),
         used_again_after(6.0, least=3),
-        degraded_at_most(0.06),
+        degraded_at_most(0.09),
         no_silent_end(),
         store_is_back(),
         at_rest(),

@@ -4,6 +4,7 @@ import asyncio
 import re
 import sys
 from asyncio import create_subprocess_exec
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,6 +12,7 @@ from xml.etree import ElementTree
 import orjson
 import pytest
 
+from loadtests import peers
 from loadtests.kills import KillReport
 from loadtests.overhead import Cost
 from loadtests.peers import PEERS
@@ -18,7 +20,7 @@ from loadtests.processes import ROOT
 from loadtests.report_page import page
 from loadtests.report_plots import bars, dots, lines
 from loadtests.report_runs import FULL, Runs, Section, Wanted, run_sections
-from loadtests.report_sections import SECTIONS
+from loadtests.report_sections import SECTIONS, set_up
 
 
 def test_a_line_ends_where_its_last_value_is() -> None:
@@ -125,6 +127,18 @@ def test_the_others_are_shown_as_they_are_set_up() -> None:
         assert told.startswith(peer.package)
         assert "URL" in told, name
     assert "num_retries: 3" in PEERS["litellm"].described()
+
+
+async def test_one_that_cannot_be_installed_is_told_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "FOLDER", tmp_path)
+    gone = replace(PEERS["vllm-router"], name="gone", package=str(tmp_path / "gone.whl"))
+    monkeypatch.setitem(PEERS, "gone", gone)
+    runs = Runs(machine={})
+    await set_up(runs, Wanted(("gone", "direct"), FULL, 1, 60.0))
+    assert runs.fronts == ["graceway", "direct"]
+    assert "gone.whl can&#x27;t be installed" in page(runs)
 
 
 @pytest.mark.slow
