@@ -16,7 +16,8 @@ GROUP = "hot_path"
 
 _GATEWAY = (
     "attempt", "breakers", "context", "course", "dispatch", "fleet", "hot_http", "http", "http_client", "journal", "ledger", "legs",
-    "pipeline", "queue", "replica", "reply", "request", "shares", "sse", "stop", "telemetry", "template", "tier",
+    "otlp", "pipeline", "queue", "recorder", "replica", "reply", "request", "shares", "sse", "stop", "telemetry", "template",
+    "tier", "trace_context", "trail",
 )  # fmt: skip
 _POLICY = (
     "admission", "arrivals", "decide", "decision", "facts", "forecast", "limit", "patience", "quantile", "recent",

@@ -153,7 +153,9 @@ class _NoTrail(Trail):
     def __exit__(self, *_: object) -> None:
         pass
 
-    traceparent = ""
+    @property
+    def traceparent(self) -> str:
+        return ""
 
     def for_replica(self) -> TraceContext | None:
         return None

@@ -1,9 +1,11 @@
-"""What tracing costs: one gateway, whose config is changed between short rounds to no tracing, none sampled, all sampled.
+"""What tracing costs a gateway in CPU: with nothing sampled against no tracing at all, and with a request sampled against one
+that is not.
 
-`python -m loadtests.tracing_cost` asks for short whole answers and for streams, at 32 clients, always the same number of
-each, and prints the gateway's own CPU per request, its exporting thread included, and requests/s, each against the same
-gateway without tracing in the same round. One process, so that no two differ by where their memory lies; in an order by
-chance, so that no way always follows the same other; and none measured twice, which tells how much of the rest is noise.
+`python -m loadtests.tracing_cost` asks one gateway for short whole answers and for streams, at 32 clients, in rounds of a few
+dozen requests that last well below a second. What is compared lies side by side in a round, in an order by chance, in one
+process, so that neither a machine that slows down nor where memory lies tells them apart; and one way is measured twice,
+which says how much of the rest is noise. Nothing sampled is a change of the config. Sampled requests say so themselves, by
+`traceparent`; of the threads beside the event loop, which turn them into spans, all CPU is theirs.
 """
 
 import argparse
@@ -13,26 +15,27 @@ import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import aiohttp
+import orjson
 import uvloop
 
-from loadtests.client_wire import ClientConnection, connect
+from loadtests.client_wire import ClientConnection, connect, post
 from loadtests.fleet import MODEL, GatewayProcess, Plan, graceway_config
-from loadtests.overhead import CLIENTS, SLOTS, request_of
+from loadtests.overhead import CLIENTS, SLOTS
 from loadtests.paired import change_of
 from loadtests.processes import READY_WITHIN_S, EngineProcess, ServerProcess
 
-NONE, AGAIN = "none", "none again"
-RATIOS = {NONE: None, AGAIN: None, "0 %": 0.0, "100 %": 1.0}
+NONE, AGAIN, UNSAMPLED, SAMPLED = "no tracing", "no tracing, again", "0 % sampled", "100 % sampled"
 STREAM_TOKENS = 50
-LOADS = {"whole, 1 token": (1, False, 16), f"stream, {STREAM_TOKENS} tokens": (STREAM_TOKENS, True, 6)}
+LOADS = {"whole, 1 token": (1, False, 2), f"stream, {STREAM_TOKENS} tokens": (STREAM_TOKENS, True, 1)}
 """Tokens, whether streamed, and how often each client asks in a round."""
-FLUSH_S = 0.65
+FLUSH_S = 1.0
 """After which the spans of all that was asked have been sent: the exporter looks twice a second."""
+_QUESTION = [{"role": "user", "content": "What does a gateway cost, in microseconds, per request?"}]
+_CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0"
 PATIENT = Plan(
     slots=SLOTS,
     slo="{ttft_s: 60.0, itl_s: 60.0}",
@@ -41,17 +44,8 @@ PATIENT = Plan(
 )
 """Under which a busy machine makes no replica look ill."""
 
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One way under one load in one round."""
-
-    requests_per_s: float
-    cpu_us_per_request: float
-
-
-Round = dict[str, Sample]
-"""By way."""
+Round = dict[str, float]
+"""CPU microseconds a request, by way."""
 
 
 class CollectorProcess(ServerProcess):
@@ -64,8 +58,8 @@ class CollectorProcess(ServerProcess):
 class Traced:
     """A gateway that is told how much to trace, and asked."""
 
-    def __init__(self, gateway: GatewayProcess, configs: dict[str, str], path: Path) -> None:
-        self._gateway, self._configs, self._path = gateway, configs, path
+    def __init__(self, gateway: GatewayProcess, path: Path, plain: str, tracing: str) -> None:
+        self._gateway, self._path, self._plain, self._tracing = gateway, path, plain, tracing
         self._connections: list[ClientConnection] = []
 
     async def connect(self) -> None:
@@ -79,19 +73,30 @@ class Traced:
         for connection in self._connections:
             connection.close()
 
-    async def become(self, way: str) -> None:
-        self._path.write_text(self._configs[way])
+    async def become(self, has_tracing: bool) -> None:
+        """With tracing, nothing is sampled but what says so itself."""
+        self._path.write_text(self._plain + (self._tracing if has_tracing else ""))
         async with aiohttp.ClientSession() as http, http.post(self._gateway.url + "/admin/reload") as answer:
             answer.raise_for_status()
 
-    async def measure(self, tokens: int, stream: bool, each: int) -> Sample:
-        request = request_of(self._gateway.url, tokens, stream=stream)
-        cpu_before_s, begun_s = cpu_s(self._gateway.pid), time.perf_counter()
+    async def cost_us(self, load: str, context: str = "") -> float:
+        """CPU of the event loop's thread for one request, in one round."""
+        tokens, is_stream, each = LOADS[load]
+        request = request_of(self._gateway.url, tokens, is_stream, context)
+        before_s = first_thread_s(self._gateway.pid)
         await asyncio.gather(*(_ask(c, request, each) for c in self._connections))
-        took_s = time.perf_counter() - begun_s
-        await asyncio.sleep(FLUSH_S)
-        count = each * len(self._connections)
-        return Sample(count / took_s, (cpu_s(self._gateway.pid) - cpu_before_s) / count * 1e6)
+        spent_s = first_thread_s(self._gateway.pid) - before_s
+        return spent_s / (each * len(self._connections)) * 1e6
+
+    def beside_s(self) -> float:
+        """CPU of all its other threads so far."""
+        return cpu_s(self._gateway.pid) - first_thread_s(self._gateway.pid)
+
+
+def request_of(url: str, tokens: int, is_stream: bool, context: str) -> bytes:
+    body = {"model": MODEL, "messages": _QUESTION, "max_tokens": tokens, "ignore_eos": True}
+    headers = {"traceparent": context} if context else {}
+    return post(url, "/v1/chat/completions", orjson.dumps({**body, "stream": is_stream}), headers)
 
 
 def cpu_s(pid: int) -> float:
@@ -100,6 +105,11 @@ def cpu_s(pid: int) -> float:
     The clock's number is that of clock_getcpuclockid(3), which Python does not have.
     """
     return time.clock_gettime(~pid << 3 | 2)
+
+
+def first_thread_s(pid: int) -> float:
+    """The same of a process's first thread alone."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 async def _is_ready(http: aiohttp.ClientSession, url: str) -> bool:
@@ -115,70 +125,77 @@ async def _ask(connection: ClientConnection, request: bytes, times: int) -> None
             raise RuntimeError(f"status {connection.status} under load: {heard[-1].decode()}")
 
 
-async def run(rounds: int) -> list[str]:
+async def run(seconds: float) -> list[str]:
     """The table, a line for each load and way."""
     async with AsyncExitStack() as stack:
         engine = EngineProcess(slots=SLOTS, token_ms=0, prefill_tokens_per_s=0, served_model=MODEL)
         await stack.enter_async_context(engine)
         collector = await stack.enter_async_context(CollectorProcess())
         path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "gateway.yaml"
-        configs = {way: _config(engine, collector.url, ratio) for way, ratio in RATIOS.items()}
-        path.write_text(configs[NONE])
+        plain = graceway_config(PATIENT, [engine.url], None)
+        path.write_text(plain)
         gateway = await stack.enter_async_context(GatewayProcess(path))
-        traced = Traced(gateway, configs, path)
+        tracing = f'\ntracing: {{url: "{collector.url}", ratio: 0}}\n'
+        traced = Traced(gateway, path, plain, tracing)
         await traced.connect()
         stack.callback(traced.close)
-        return [line for load in LOADS for line in _lines(load, await _rounds(traced, load, rounds))]
+        lines = []
+        for load in LOADS:
+            off = await rounds_off(traced, load, seconds / 4)
+            lines += [_line(load, way, off, NONE) for way in (NONE, AGAIN, UNSAMPLED)]
+            sampled, beside_us = await rounds_sampled(traced, load, seconds / 4)
+            lines.append(_line(load, SAMPLED, with_threads(sampled, beside_us), UNSAMPLED))
+        return lines
 
 
-async def _rounds(traced: Traced, load: str, rounds: int) -> list[Round]:
-    rng, found = Random(1), []
-    # The first round warms up.
-    for _ in range(rounds + 1):
-        ways, samples = list(RATIOS), {}
+async def rounds_off(traced: Traced, load: str, seconds: float) -> list[Round]:
+    """Without tracing, twice, and with it but nothing sampled."""
+    rounds: list[Round] = []
+    rng, until_s = Random(1), time.perf_counter() + seconds
+    while time.perf_counter() < until_s or len(rounds) < 2:
+        ways, found = [NONE, AGAIN, UNSAMPLED], {}
         rng.shuffle(ways)
         for way in ways:
-            await traced.become(way)
-            samples[way] = await traced.measure(*LOADS[load])
-        found.append(samples)
-    return found[1:]
+            await traced.become(way == UNSAMPLED)
+            found[way] = await traced.cost_us(load)
+        rounds.append(found)
+    return rounds[1:]
 
 
-def _config(engine: EngineProcess, collector: str, ratio: float | None) -> str:
-    config = graceway_config(PATIENT, [engine.url], None)
-    return config if ratio is None else f'{config}\ntracing: {{url: "{collector}", ratio: {ratio}}}\n'
+async def rounds_sampled(traced: Traced, load: str, seconds: float) -> tuple[list[Round], float]:
+    """A request that is not sampled, and one that is; and what the threads beside spent on each that is."""
+    rounds: list[Round] = []
+    rng, until_s = Random(2), time.perf_counter() + seconds
+    await traced.become(True)
+    await asyncio.sleep(FLUSH_S)
+    beside_before_s = traced.beside_s()
+    while time.perf_counter() < until_s or len(rounds) < 2:
+        ways, found = [UNSAMPLED, SAMPLED], {}
+        rng.shuffle(ways)
+        for way in ways:
+            found[way] = await traced.cost_us(load, _CONTEXT + ("1" if way == SAMPLED else "0"))
+        rounds.append(found)
+    await asyncio.sleep(FLUSH_S)
+    sampled = len(rounds) * LOADS[load][2] * CLIENTS
+    return rounds[1:], (traced.beside_s() - beside_before_s) / sampled * 1e6
 
 
-def _lines(load: str, rounds: list[Round]) -> list[str]:
-    return [_line(load, way, rounds) for way in RATIOS]
+def with_threads(rounds: list[Round], beside_us: float) -> list[Round]:
+    """What is sampled costs what the threads beside spend on it, too."""
+    return [{**found, SAMPLED: found[SAMPLED] + beside_us} for found in rounds]
 
 
-def _line(load: str, way: str, rounds: list[Round]) -> str:
-    cpu_us = statistics.median(samples[way].cpu_us_per_request for samples in rounds)
-    requests_per_s = statistics.median(samples[way].requests_per_s for samples in rounds)
-    if way == NONE:
-        return f"{load:<20}{way:>11}{cpu_us:>8.0f}{'':>26}{requests_per_s:>8.0f}"
-    more_cpu = change_of((s[way].cpu_us_per_request, _base(s, way).cpu_us_per_request) for s in rounds)
-    more_requests = change_of((s[way].requests_per_s, _base(s, way).requests_per_s) for s in rounds)
-    return f"{load:<20}{way:>11}{cpu_us:>8.0f}{more_cpu!s:>26}{requests_per_s:>8.0f}{more_requests!s:>26}"
-
-
-def _base(samples: Round, way: str) -> Sample:
-    """What it is compared with: both rounds without tracing, or for the second of them the first."""
-    one, other = samples[NONE], samples[AGAIN]
-    if way == AGAIN:
-        return one
-    return Sample(
-        (one.requests_per_s + other.requests_per_s) / 2,
-        (one.cpu_us_per_request + other.cpu_us_per_request) / 2,
-    )
+def _line(load: str, way: str, rounds: list[Round], base: str) -> str:
+    cpu_us = statistics.median(found[way] for found in rounds)
+    more = "" if way == base else str(change_of((found[way], found[base]) for found in rounds))
+    return f"{load:<20}{way:>19}{len(rounds):>8}{cpu_us:>8.0f}{more:>28}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtests.tracing_cost", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
-    lines = uvloop.run(run(parser.parse_args().rounds))
-    head = f"{'load':<20}{'traced':>11}{'CPU µs':>8}{'against none':>26}{'req/s':>8}{'against none':>26}"
+    parser.add_argument("--seconds", type=float, default=240.0, help="of all rounds together")
+    lines = uvloop.run(run(parser.parse_args().seconds))
+    head = f"{'load':<20}{'traced':>19}{'rounds':>8}{'CPU µs':>8}{'more':>28}"
     sys.stdout.write("\n".join([head, *lines]) + "\n")
 
 
