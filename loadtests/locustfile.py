@@ -36,6 +36,8 @@ from loadtests.traces import read_trace
 EXIT_MISSED = 1
 BURST = 16
 LOOK_S = 0.1
+REFUSED_S = 1.0
+"""Before whoever was refused asks again."""
 log = logging.getLogger("graceway.load")
 
 events.init_command_line_parser.add_listener(add_options)
@@ -154,7 +156,10 @@ class Streams(GracewayUser):
         question = self.question()
         # Not all in one moment, as they would be if all began and ended together.
         tokens = self.rng.randint(max(question.max_tokens // 2, 1), question.max_tokens)
-        self.stream(replace(question, max_tokens=tokens, wants_stamps=self.options.verify == "tokens"))
+        wants_stamps = self.options.verify == "tokens"
+        judgement, _ = self.stream(replace(question, max_tokens=tokens, wants_stamps=wants_stamps))
+        if judgement.kind != "whole":
+            gevent.sleep(REFUSED_S)
 
 
 class Completions(GracewayUser):
