@@ -56,7 +56,7 @@ class Peer:
     env: dict[str, str] = field(default_factory=dict)
     ready_path: str = "/v1/models"
     is_slow: bool = False
-    """Whether one round of the overhead's is all that there is time for."""
+    """Whether one round of the overhead's is all that there is time for, and dozens of streams are too many."""
 
     def described(self) -> str:
         """How it is set up, for the report."""
