@@ -136,7 +136,8 @@ async def test_a_chat_goes_on_by_token_ids_whether_it_names_a_limit_or_not(
     assert (client.said, client.events[-1], client.is_ended) == ("Hello there! I", b"[DONE]", True)
 
 
-REFUSAL = answer(b'{"error": {"message": "too long"}}', status="400 Bad Request")
+WHY = b'{"error": {"message": "too long", "type": "BadRequestError", "param": null, "code": 400}}'
+REFUSAL = answer(WHY, status="400 Bad Request")
 
 
 async def test_a_continuation_that_is_refused_ends_the_stream_with_the_error_event() -> None:
@@ -160,5 +161,5 @@ async def test_of_an_answer_that_the_client_has_nothing_of_it_begins_anew() -> N
 async def test_the_client_s_own_mistake_is_the_client_s_answer() -> None:
     second = Replica([])
     client = await ask(chat(), Replica([REFUSAL]), second)
-    assert (client.status, client.body) == (400, b'{"error": {"message": "too long"}}')
+    assert (client.status, client.body) == (400, WHY)
     assert second.asked == []
