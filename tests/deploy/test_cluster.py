@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -133,15 +132,12 @@ async def replicas(url: str) -> list[dict[str, Any]]:
 
 
 async def until_ready(url: str, count: int, zones: set[str], within_s: float) -> list[dict[str, Any]]:
-    """Returns the replicas that are ready when there are so many, in these zones and no others."""
-    deadline = time.monotonic() + within_s
-    while True:
-        found = await replicas(url)
-        where = [r["zone"] for r in found]
-        if len(found) == count and set(where) == zones:
-            return found
-        assert time.monotonic() < deadline, f"ready in {where}, not {count} in {zones}"
-        await asyncio.sleep(0.25)
+    async with asyncio.timeout(within_s):
+        while True:
+            found = await replicas(url)
+            if len(found) == count and {r["zone"] for r in found} == zones:
+                return found
+            await asyncio.sleep(0.25)
 
 
 async def test_a_node_dies_under_load_and_a_replica_is_taken_away_and_nobody_notices(
