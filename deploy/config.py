@@ -58,7 +58,7 @@ class ServerSpec(Spec):
     grpc_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0 turns gRPC off."""
     gateways: Annotated[int, Field(ge=1, le=100)] = 1
-    """Under `graceway up`: gateway processes behind the proxy, on different nodes where there are several."""
+    """Under `graceway up`: gateway processes behind the proxy."""
     tls: ServerTlsSpec | None = None
 
 
