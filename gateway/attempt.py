@@ -150,7 +150,7 @@ class Attempts:
         course.kv_turn = name_turn(leg, self.fleet.tiers[decision.tier].spec.kv)
         course.journal.begin(leg)
         course.span = course.trail.for_replica()
-        patience = self._patience(course, decision.tier)
+        patience = self._patience(course, decision.tier, replica)
         async with Exchange(replica, leg, course.request, patience, course.span) as exchange:
             if course.race is not None:
                 course.race.enter(exchange)
@@ -191,15 +191,23 @@ class Attempts:
             course.given_up = leg.given_up or course.given_up
         return leg
 
-    def _patience(self, course: Course, tier_name: str) -> Patience:
+    def _patience(self, course: Course, tier_name: str, replica: Replica) -> Patience:
         now, deadline = course.time(), course.facts.deadline
         if not is_streamed_inside(course.request):
             # Its first byte is its last: only the deadline says how long that may take.
-            return Patience(deadline, deadline)
+            return Patience(deadline, deadline, deadline, bool)
         tier = self.fleet.tiers[tier_name]
         # A length that was never seen to its first token is known by how long it was waited for: so, twice as long.
         longer_s = 2.0 * tier.prefill.more_s(course.facts.fresh_size_bytes)
-        return Patience(now + tier.first_token_patience_s(now) + longer_s, deadline)
+        soon_at = now + tier.first_token_patience_s(now) + longer_s
+        latest_at = now + tier.spec.slo.ttft_s + longer_s
+        return Patience(soon_at, latest_at, deadline, lambda: self._has_others(course, replica))
+
+    def _has_others(self, course: Course, replica: Replica) -> bool:
+        """Whether another replica could be asked, of any tier that the caller accepts."""
+        now, tried = course.time(), {replica.replica, *(attempt.replica for attempt in course.attempts)}
+        accepted = list(self.fleet.tiers.values())[: course.facts.lowest_tier + 1]
+        return any(r.replica not in tried for tier in accepted for r in tier.routable(now))
 
     async def _stream(
         self, course: Course, served: Served, replica: Replica, exchange: Exchange, reply: Reply

@@ -48,7 +48,12 @@ class Patience:
     """When an exchange is given up: absolute monotonic seconds."""
 
     first_token_at: float
+    """Without a first token until then, whoever else could be asked is."""
+    latest_at: float
+    """The same when nobody else could."""
     deadline: float
+    has_others: Callable[[], bool]
+    """Whether somebody else could be asked now."""
 
 
 Take = Callable[[list[bytes]], Awaitable[None] | None]
@@ -93,13 +98,16 @@ class Exchange:
         self.stream.connection.finish()
 
     def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One timer serves both limits: most answers come long before either."""
-        if loop.time() >= self._patience.deadline - 1e-3:
+        """One timer serves all limits: most answers come long before any."""
+        now, patience = loop.time() + 1e-3, self._patience
+        if now >= patience.deadline:
             self.stream.connection.fail(ExchangeFailed("deadline"))
-        elif not self._has_first_token:
+        elif self._has_first_token:
+            self._timer = loop.call_at(patience.deadline, self._on_timer, loop)
+        elif now >= patience.latest_at or patience.has_others():
             self.stream.connection.fail(ExchangeFailed("first_token_timeout"))
         else:
-            self._timer = loop.call_at(self._patience.deadline, self._on_timer, loop)
+            self._timer = loop.call_at(min(patience.latest_at, patience.deadline), self._on_timer, loop)
 
     async def _send(self, sink: Sink | None) -> None:
         """Sends the request, and reads the status; with a sink the answer, too.

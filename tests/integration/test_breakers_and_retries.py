@@ -282,3 +282,15 @@ async def test_a_deadline_in_mid_stream_is_said(engines: Engines, config: Path, 
             assert_refused(answer, 429, "deadline")
         assert len(await attempts(answer.request_id, *engines.all)) == 1
         await all_idle(gateway, *engines.all, within_s=0.5)
+
+
+async def test_a_replica_that_nobody_can_stand_in_for_is_waited_for(engines: Engines, config: Path) -> None:
+    """Fast answers make the gateway impatient, which serves nobody where there is nobody else."""
+    question = Question(tokens=1)
+    async with serving(config, tier("primary", engines.a, probe=None), canned()) as gateway:
+        for _ in range(30):
+            assert_whole(question, await ask(gateway.url, question))
+        await engines.a.fault("slow", factor=200)
+        answer = await ask(gateway.url, question)
+        assert_whole(question, answer)
+        assert answer.headers["x-served-tier"] == "primary"
