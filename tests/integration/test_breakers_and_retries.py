@@ -288,9 +288,9 @@ async def test_a_replica_that_nobody_can_stand_in_for_is_waited_for(engines: Eng
     """Fast answers make the gateway impatient, which serves nobody where there is nobody else."""
     question = Question(tokens=1)
     async with serving(config, tier("primary", engines.a, probe=None), canned()) as gateway:
-        for _ in range(30):
+        for _ in range(150):
             assert_whole(question, await ask(gateway.url, question))
-        await engines.a.fault("slow", factor=200)
+        await engines.a.fault("slow", factor=1200)
         answer = await ask(gateway.url, question)
         assert_whole(question, answer)
         assert answer.headers["x-served-tier"] == "primary"
