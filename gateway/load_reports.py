@@ -61,7 +61,7 @@ def load_of(gateway: str, model: str, tier: Tier, now: float, wall: float) -> Lo
         queued=queued,
         arrivals_per_s=arrivals_per_s,
         service_s=tier.service_s,
-        predicted_wait_s=tier.view(now).forecast.wait_s(queued, now) if queued else 0.0,
+        predicted_wait_s=tier.view(now).forecast.wait_s(queued, now, tier.room.promised) if queued else 0.0,
         kv_use=max(uses, default=0.0),
         as_of=wall,
     )

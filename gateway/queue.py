@@ -103,6 +103,7 @@ class WaitingRoom:
         self._ranks = [_Rank() for _ in range(RANKS)]
         self._waiting: set[_Waiter] = set()
         self._ahead = (0, 0, 0)
+        self._promised = 0
         self._sequence = count()
 
     def __len__(self) -> int:
@@ -112,6 +113,11 @@ class WaitingRoom:
         """Waiters by rank: critical, standard, sheddable."""
         critical, standard, sheddable = self._ranks
         return critical.count, standard.count, sheddable.count
+
+    @property
+    def promised(self) -> int:
+        """Slots that are somebody's who has not taken them yet."""
+        return self._promised
 
     def ahead(self) -> tuple[int, int, int]:
         """How many of the same or a higher rank wait, for each rank."""
@@ -178,6 +184,7 @@ class WaitingRoom:
 
     def _return(self, slot: Slot, offer: bool) -> None:
         slot.in_flight -= 1
+        self._promised -= 1
         if offer:
             self.offer(slot, True)
 
@@ -191,6 +198,7 @@ class WaitingRoom:
             self._ranks[waiter.rank].charge(chosen)
             self._withdraw(waiter)
             slot.in_flight += 1
+            self._promised += 1
             waiter.promised = slot
             _wake(waiter.future)
 

@@ -66,7 +66,7 @@ def queue_place(tier: TierView, facts: Facts, has_tier_below: bool, now: float) 
     waited_s, deadline_s = now - facts.arrived_at, facts.deadline - now - (expected_s or 0.0)
     left_s = min(start_s - waited_s, deadline_s)
     ahead = _ahead(tier, rank, facts, left_s, now)
-    wait_s = tier.forecast.wait_s(ahead + 1, now)
+    wait_s = tier.forecast.wait_s(ahead + 1, now, _beginning(tier))
     if left_s > 0 and _is_in_time(tier, rank, ahead, wait_s, left_s, now):
         return Wait(tier.name, now + min(latest_s - waited_s, deadline_s), "")
     retry_s = max(MIN_RETRY_S, wait_s)
@@ -110,4 +110,9 @@ def _is_in_time(tier: TierView, rank: int, ahead: int, wait_s: float, left_s: fl
     nth = ahead + 1.0
     overtaking = tier.outranking_per_s[rank] * left_s
     nth += overtaking + SIGMA * (sqrt(overtaking) + tier.forecast.spread * sqrt(nth + overtaking))
-    return tier.forecast.wait_s(round(nth), now) < left_s
+    return tier.forecast.wait_s(round(nth), now, _beginning(tier)) < left_s
+
+
+def _beginning(tier: TierView) -> int:
+    """Who has a slot and has not been seen to begin: in a burst of short answers, most of them."""
+    return 0 if tier.line is None else tier.line.promised

@@ -24,14 +24,16 @@ class Forecast:
     spread: float = 0.0
     """Mean absolute deviation of that time, as a share of it, 0 to 1."""
 
-    def wait_s(self, nth: int, now: float) -> float:
-        """Seconds until the `nth` slot comes free, 1 being the next."""
-        count = len(self.started_at)
+    def wait_s(self, nth: int, now: float, beginning: int = 0) -> float:
+        """Seconds until the `nth` slot comes free, 1 being the next. `beginning` requests have just got theirs."""
+        started = len(self.started_at)
+        count = started + beginning
         if not count:
             return 0.0
-        service_s = self.service_s or max(PRIOR_S, 2.0 * (now - self.started_at[0]))
+        oldest_s = now - self.started_at[0] if started else 0.0
+        service_s = self.service_s or max(PRIOR_S, 2.0 * oldest_s)
         rounds, place = divmod(nth - 1, count)
-        own_s = self.started_at[place] - now + service_s * (1 + rounds)
+        own_s = (self.started_at[place] - now if place < started else 0.0) + service_s * (1 + rounds)
         return max(0.0, own_s, self.spread * nth * service_s / count)
 
     def next_s(self, now: float) -> float:

@@ -49,6 +49,11 @@ class Prefill(Protocol):
 class Line(Protocol):
     """Who waits for a slot, tenant by tenant."""
 
+    @property
+    def promised(self) -> int:
+        """Slots that are somebody's who has not taken them yet."""
+        ...
+
     def ahead_of(self, rank: int, tenant: str, weight: float, left_s: float, now: float, /) -> int:
         """How many go before a newcomer of that rank and tenant that waits `left_s`."""
         ...

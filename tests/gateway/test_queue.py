@@ -52,9 +52,11 @@ async def test_a_freed_slot_is_promised_before_anyone_sees_it_free() -> None:
     await settle()
     release(room, replica)
     assert not replica.is_free
+    assert room.promised == 1
     await waiter
     # It decides in the same step, so from here on the slot is its own to take.
     assert replica.in_flight == 0
+    assert room.promised == 0
     assert len(room) == 0
 
 

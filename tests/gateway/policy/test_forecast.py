@@ -37,6 +37,24 @@ def test_wait(forecast: Forecast, nth: int, wait_s: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("forecast", "nth", "beginning", "wait_s"),
+    [
+        # the last of thirty in a burst on eight slots, while seven of those who got one have yet to begin
+        (Forecast([NOW]), 22, 7, 3.0),
+        (Forecast([NOW]), 22, 0, 22.0),
+        # nobody has begun at all
+        (Forecast([]), 9, 8, 2.0),
+        (EVEN, 4, 4, 0.8),
+        (EVEN, 5, 4, 1.0),
+    ],
+)
+def test_slots_that_have_just_been_given_away_come_free_too(
+    forecast: Forecast, nth: int, beginning: int, wait_s: float
+) -> None:
+    assert forecast.wait_s(nth, NOW, beginning) == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize(
     ("forecast", "outranking_per_s", "waiting", "kept"),
     [
         (BURST, 0.0, 0, 0),
