@@ -83,7 +83,9 @@ async def test_a_healthy_fleet_keeps_every_promise() -> None:
         assert await BY_NAME["hang-up"].after(fleet) == []
 
 
-@pytest.mark.parametrize("name", ["sigkill", "cut", "malformed"])
+@pytest.mark.parametrize(
+    "name", ["sigkill", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cut", "malformed"))]
+)
 async def test_graceway_keeps_its_row(name: str) -> None:
     """A short version of the table; the whole of it is `python -m loadtests.fault_table`."""
     row = replace(BY_NAME[name], duration_s=4.0)

@@ -87,6 +87,7 @@ def test_a_pulse_that_leaves_something_behind_is_a_miss() -> None:
     assert row.misses(OverloadTrial((SERVED, replace(late, due_s=1.0)), row.streams)) == []
 
 
+@pytest.mark.slow
 async def test_the_control_run_collapses_without_a_front() -> None:
     row = replace(BY_NAME["control-3x"], streams=(steady(4.0, 4.0),))
     async with running(plan_of(row, tokens=10)) as fleet:

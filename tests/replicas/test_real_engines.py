@@ -79,6 +79,7 @@ async def test_llamacpp(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 @pytest.mark.timeout(500)
 async def test_vllm_whose_core_is_killed_is_back_within_two_minutes(tmp_path: Path) -> None:
     model = str(MODELS / "smollm2-135m")
