@@ -153,7 +153,8 @@ def _chosen(names: str, pulse_count: int) -> list[Row]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.overload_table", description=__doc__)
-    parser.add_argument("--rows", default="all", help=f"of {', '.join(row.name for row in rows())}")
+    names = ", ".join(row.name for row in rows()).replace("%", "%%")
+    parser.add_argument("--rows", default="all", help=f"of {names}")
     parser.add_argument("--tokens", type=int, default=50, help="an answer's; fewer cost the machine less")
     parser.add_argument("--pulses", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
