@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import comb
 from statistics import median
 
-LEFT_OUT = 0.025
-"""Of the pairs' distribution on either side of what is claimed: the rest is 95 %."""
+LEFT_OUT = 40
+"""One in so many of the pairs' distribution on either side of what is claimed: the rest is 95 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,9 @@ def change_of(pairs: Iterable[tuple[float, float]]) -> Change:
 
 def _edge(count: int) -> int:
     """How many of so many sorted values may be left out on either side."""
-    below, edge = 1.0, 0
-    while below / 2**count <= LEFT_OUT and edge < count // 2:
+    below, edge = 1, 0
+    # In whole numbers: those of a thousand pairs are larger than any float.
+    while below * LEFT_OUT <= 2**count and edge < count // 2:
         edge += 1
         below += comb(count, edge)
     return max(0, edge - 1)
