@@ -7,7 +7,9 @@ import pytest
 from loadtests.paired import _edge, change_of
 
 
-@pytest.mark.parametrize(("count", "edge"), [(3, 0), (5, 0), (6, 0), (9, 1), (20, 5), (40, 13), (100, 39), (2000, 955)])
+@pytest.mark.parametrize(
+    ("count", "edge"), [(3, 0), (5, 0), (6, 0), (9, 1), (20, 5), (40, 13), (100, 39), (2000, 955)]
+)
 def test_how_many_may_be_left_out_on_either_side(count: int, edge: int) -> None:
     """As the tables of the sign test have it."""
     assert _edge(count) == edge
