@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pydantic import Field, ValidationError
 
-from gateway.specs import Spec
+from gateway.specs import Spec, faults_of
 
 MAX_DETAIL = 300
 
@@ -41,7 +41,5 @@ def read_exercise(raw: bytes) -> Exercise:
     try:
         body = _Body.model_validate_json(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise ValueError(f"{where}: {first['msg']}") from error
+        raise ValueError(faults_of(error)[0]) from error
     return Exercise(body.model, body.tier, body.passed, body.detail)

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from gateway.specs import Spec
+from gateway.specs import Spec, faults_of
 from replicas.notice import of_host, of_replica
 
 
@@ -39,5 +39,4 @@ def read_preemption(raw: bytes) -> Preemption:
     try:
         return Preemption.model_validate_json(raw)
     except ValidationError as error:
-        faults = (f"{'.'.join(map(str, e['loc'])) or 'the body'}: {e['msg']}" for e in error.errors())
-        raise ValueError("; ".join(faults)) from error
+        raise ValueError("; ".join(faults_of(error))) from error

@@ -5,7 +5,7 @@ These are the YAML's own shapes, so that a knob is declared once: its name, unit
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.policy.prefix import DEFAULT_BUDGET_BYTES
 from replicas.client_tls import TlsFiles
@@ -20,6 +20,11 @@ class Spec(BaseModel):
     """Frozen and strict: unknown keys and wrong types are errors, never ignored or coerced."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def faults_of(error: ValidationError) -> list[str]:
+    """What is wrong with a request's body, each with where it is."""
+    return [f"{'.'.join(map(str, e['loc'])) or 'the body'}: {e['msg']}" for e in error.errors()]
 
 
 class Slo(Spec):
