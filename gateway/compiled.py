@@ -7,6 +7,7 @@ shadowed by what it once was. `GRACEWAY_PLAIN=1` leaves it out.
 import os
 import platform
 import sys
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -40,12 +41,18 @@ def folder_for(root: Path = ROOT) -> Path:
 
 def folders(package: str) -> list[str]:
     """Where to look for the modules of a package first: nowhere, or where they are compiled."""
+    folder = _found()
+    return [] if folder is None else [str(folder / package)]
+
+
+@cache
+def _found() -> Path | None:
+    """The compiled form of this process' own sources, which are read once for all packages."""
     if os.environ.get("GRACEWAY_PLAIN") == "1" or not (ROOT / "build" / "compiled").is_dir():
-        return []
+        return None
     folder = folder_for()
     if not folder.is_dir():
-        return []
-    if str(folder) not in sys.path:
-        # For the library that the modules share; nothing else lies there.
-        sys.path.append(str(folder))
-    return [str(folder / package)]
+        return None
+    # For the library that the modules share; nothing else lies there.
+    sys.path.append(str(folder))
+    return folder
