@@ -113,22 +113,12 @@ def test_pages_wait_for_the_store() -> None:
     run(scenario())
 
 
-class Stuttering(MemoryStateStore):
+class Stuttering(Store):
     """A store behind a breaker: after a call that took too long it gives no answer for a while."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: 0.0)
+        super().__init__()
         self.refusals = 0
-
-    async def put(
-        self, group: str, key: str, value: bytes, *, ttl_s: float, only_if_absent: bool = False
-    ) -> bool:
-        self._reach()
-        return await super().put(group, key, value, ttl_s=ttl_s, only_if_absent=only_if_absent)
-
-    async def scan(self, group: str) -> dict[str, bytes]:
-        self._reach()
-        return await super().scan(group)
 
     def _reach(self) -> None:
         if self.refusals > 0:
