@@ -22,7 +22,7 @@ from loadtests.stepped_clock import write_step
 FRONTS = ("graceway", *PEERS, "naive", "direct")
 MODEL = "m"
 _CONFIG = """\
-server: {{host: 127.0.0.1, port: 0, grpc_port: 0}}
+server: {{host: 127.0.0.1, port: 0, grpc_port: {grpc_port}}}
 state_store: {{url: "{store}"}}
 models:
   {model}:
@@ -77,6 +77,8 @@ class Plan:
     """Whether between the front, each replica and the store there is a network that can be broken."""
     clock: Literal["", "steps", "steps timers"] = ""
     """Whether the first gateway's clock can be stepped, and whether what it times follows."""
+    grpc_port: int = 0
+    """Of a gateway that stands alone; 0: none listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,9 @@ def graceway_config(
         f'          - {{url: "{url}", zone: {plan.zones[number % len(plan.zones)]}}}'
         for number, url in enumerate(urls)
     )
-    config = _CONFIG.format(model=MODEL, replicas=replicas, slo=plan.slo, store=store_url)
+    config = _CONFIG.format(
+        model=MODEL, replicas=replicas, slo=plan.slo, store=store_url, grpc_port=plan.grpc_port
+    )
     if plan.limits_slots:
         config += f"        slots: {plan.slots}\n"
     if plan.more_tier:

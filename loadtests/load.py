@@ -1,8 +1,8 @@
 """`make load`: Locust against `graceway serve` on simulated replicas, started for the run and ended with it.
 
-`python -m loadtests.load [options] [-- Locust's own arguments]`. With `--url` it starts nothing and loads what runs
-there. `--web` opens Locust's page instead of a run of 60 seconds. The exit status is Locust's: 1 where a limit was
-not kept.
+`python -m loadtests.load [options] [-- Locust's own arguments]`. Clients are of two tenants, and some speak gRPC. With
+`--url` it starts nothing and loads what runs there; where that has keys or gRPC, Locust's own `--keys` and `--grpc` say
+so. `--web` opens Locust's page instead of a run of 60 seconds. The exit status is Locust's: 1 where a limit was not kept.
 
 `--streams 500` holds so many streams open at 20 tokens a second each, with Locust on one core and all else on the
 others, and says how late Locust itself was. With `--front direct` there is no gateway, and what is measured is Locust.
@@ -16,21 +16,34 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 
 from loadtests.ending import run_to_end
 from loadtests.fleet import FRONTS, MODEL, Plan, running
-from loadtests.processes import ROOT
+from loadtests.processes import ROOT, free_port
 
 LOCUSTFILE = ROOT / "loadtests" / "locustfile.py"
 GRACE_S = 15.0
 STREAM_TOKENS, STREAM_TOKEN_MS = 200, 50.0
+TENANTS = (("acme", "key-of-acme"), ("globex", "key-of-globex"))
+"""Of the simulated fleet, with their keys."""
 
 
-def locust_command(url: str, arguments: argparse.Namespace) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is loaded. `grpc` is `host:port` and `keys` a file of tenants and their keys, or empty."""
+
+    url: str
+    grpc: str = ""
+    keys: str = ""
+
+
+def locust_command(target: Target, arguments: argparse.Namespace) -> list[str]:
     """The command line of the run: what is not given has a default that suits the simulated fleet."""
-    command = [str(Path(sys.executable).parent / "locust"), "-f", str(LOCUSTFILE), "--host", url]
-    command += ["--model", arguments.model]
+    command = [str(Path(sys.executable).parent / "locust"), "-f", str(LOCUSTFILE), "--host", target.url]
+    command += ["--model", arguments.model, "--grpc", target.grpc, "--keys", target.keys]
     if arguments.workers > 1:
         command += ["--processes", str(arguments.workers)]
     if arguments.web:
@@ -50,20 +63,37 @@ def _ttft_limit(arguments: argparse.Namespace) -> str:
 
 
 @asynccontextmanager
-async def target(arguments: argparse.Namespace) -> AsyncIterator[str]:
-    """The URL to load: the operator's own, or that of a fleet that lives as long as the run."""
+async def target(arguments: argparse.Namespace) -> AsyncIterator[Target]:
+    """The operator's own server, or a fleet that lives as long as the run."""
     if arguments.url:
-        yield arguments.url
+        yield Target(arguments.url)
         return
-    async with running(_plan(arguments)) as fleet:
-        yield fleet.urls[0]
+    plan = _plan(arguments)
+    async with running(plan) as fleet:
+        if plan.front != "graceway":
+            yield Target(fleet.urls[0])
+            return
+        assert fleet.config is not None
+        keys = fleet.config.with_name("keys.txt")
+        keys.write_text("".join(f"{tenant} {key}\n" for tenant, key in TENANTS))
+        yield Target(fleet.urls[0], f"127.0.0.1:{plan.grpc_port}", str(keys))
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
     """For streams, one engine with room for all of them: what waits is not what is measured."""
     if arguments.streams:
-        return Plan(arguments.front, 1, 2 * arguments.streams, STREAM_TOKEN_MS, has_small_tier=False)
-    return Plan(arguments.front, arguments.replicas, arguments.slots)
+        plan = Plan(arguments.front, 1, 2 * arguments.streams, STREAM_TOKEN_MS, has_small_tier=False)
+    else:
+        plan = Plan(arguments.front, arguments.replicas, arguments.slots)
+    return replace(plan, grpc_port=free_port(), more_config=_keys())
+
+
+def _keys() -> str:
+    keys = "".join(
+        f"  - {{name: {tenant}, sha256: {sha256(key.encode()).hexdigest()}, highest_priority: critical}}\n"
+        for tenant, key in TENANTS
+    )
+    return f"keys:\n{keys}"
 
 
 async def load(arguments: argparse.Namespace) -> int:
@@ -72,8 +102,8 @@ async def load(arguments: argparse.Namespace) -> int:
     if arguments.streams and len(cores) > 1:
         # The fleet is started on all cores but one, which is Locust's.
         os.sched_setaffinity(0, cores[:-1])
-    async with target(arguments) as url:
-        process = await asyncio.create_subprocess_exec(*locust_command(url, arguments), cwd=ROOT)
+    async with target(arguments) as found:
+        process = await asyncio.create_subprocess_exec(*locust_command(found, arguments), cwd=ROOT)
         if arguments.streams:
             os.sched_setaffinity(process.pid, cores[-1:])
         try:

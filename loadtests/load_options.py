@@ -3,6 +3,7 @@
 import argparse
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 from locust.argument_parser import LocustArgumentParser
 
@@ -27,6 +28,10 @@ class LoadOptions:
     mix: dict[str, float]
     form: Form
     seed: int
+    keys: tuple[tuple[str, str], ...]
+    """Tenants and their keys; one without either where there are none."""
+    grpc: str
+    """`host:port`, or empty."""
 
     def priority(self, rng: random.Random) -> str:
         return rng.choices(list(self.mix), list(self.mix.values()))[0]
@@ -51,6 +56,10 @@ def add_options(parser: LocustArgumentParser) -> None:
     group.add_argument(
         "--mix", default="critical=0.2,standard=0.7,sheddable=0.1", help="priorities and shares"
     )
+    group.add_argument(
+        "--keys", default="", help="a file of API keys: a tenant's name and its key on each line"
+    )
+    group.add_argument("--grpc", default="", help="host:port of the same server's gRPC, for GrpcChats")
     forms = "; ".join(f"{kind}:{text}" for kind, text in FORMS.items())
     group.add_argument("--arrivals", default="poisson:5", help=f"of OpenLoop: {forms}".replace("%", "%%"))
     group.add_argument(
@@ -74,7 +83,17 @@ def read_options(parsed: argparse.Namespace) -> LoadOptions:
         mix=parse_mix(parsed.mix),
         form=parse_form(parsed.arrivals, parsed.arrivals_period_s),
         seed=parsed.seed,
+        keys=read_keys(Path(parsed.keys)) if parsed.keys else (("", ""),),
+        grpc=parsed.grpc,
     )
+
+
+def read_keys(path: Path) -> tuple[tuple[str, str], ...]:
+    """Tenants and their keys; raises ValueError, which shows no key."""
+    lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
+    if not lines or any(len(words) != 2 for words in lines):
+        raise ValueError(f"{path}: each line must hold a tenant's name and its key")
+    return tuple((tenant, key) for tenant, key in lines)
 
 
 def parse_mix(text: str) -> dict[str, float]:

@@ -1,9 +1,10 @@
 """Load on any OpenAI-compatible server, for Locust: `locust -f loadtests/locustfile.py --host URL [USER …]`.
 
-Users: Chats (several turns, streamed, each token verified), Completions (not streamed), LeavingClients (hang up in
-mid-stream), SlowReaders, Bursts, and OpenLoop (arrivals that wait for nobody, see `--arrivals`). Name those that you
-want on the command line, or pick them in the web UI with `--class-picker`. The limits of `--max-…` decide the exit
-status; `--help` lists them.
+Users: Chats (several turns, streamed, each token verified), GrpcChats (the same over gRPC, where `--grpc` says),
+Completions (not streamed), LeavingClients (hang up in mid-stream), SlowReaders, Bursts, and OpenLoop (arrivals that wait
+for nobody, see `--arrivals`). Name those that you want on the command line, or pick them in the web UI with
+`--class-picker`. With `--keys` they are of several tenants. The limits of `--max-…` decide the exit status; `--help` lists
+them.
 """
 
 import logging
@@ -12,6 +13,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import gevent
@@ -25,6 +27,7 @@ from loadtests import stream_socket
 from loadtests.arrivals import Share, arrivals
 from loadtests.client import Question
 from loadtests.generator import DISPATCHES, own_lag
+from loadtests.grpc_stream import ask_grpc
 from loadtests.judgement import Judgement
 from loadtests.load_metrics import LoadMetrics, watch_lag
 from loadtests.load_options import LoadOptions, add_options, read_options
@@ -39,8 +42,21 @@ LOOK_S = 0.1
 REFUSED_S = 1.0
 """Before whoever was refused asks again."""
 log = logging.getLogger("graceway.load")
+_numbers = count()
+"""Of the users of this process: tenants take turns."""
 
 events.init_command_line_parser.add_listener(add_options)
+
+
+@events.init.add_listener
+def _leave_out_whom_nobody_hears(environment: Environment, **_: object) -> None:
+    """Without an address for gRPC there is no load over gRPC; whoever names those users has to give one."""
+    options = environment.parsed_options
+    if options is None or options.grpc:
+        return
+    if GrpcChats.__name__ in (options.user_classes or ()):
+        raise SystemExit("GrpcChats need --grpc HOST:PORT")
+    environment.user_classes[:] = [kind for kind in environment.user_classes if kind is not GrpcChats]
 
 
 @events.test_start.add_listener
@@ -100,7 +116,8 @@ class GracewayUser(User):
         self.metrics = LoadMetrics(environment, self.options.verify)
         self.name = uuid.uuid4().hex[:12]
         self.rng = random.Random(self.name)
-        self.kind = type(self).__name__
+        tenant, self._key = self.options.keys[next(_numbers) % len(self.options.keys)]
+        self.kind = f"{type(self).__name__} {tenant}".strip()
         self.asked = 0
 
     def question(self, leaves_after_tokens: int | None = None) -> Question:
@@ -112,8 +129,10 @@ class GracewayUser(User):
         return Question(messages, tokens, self.headers(), leaves_after_tokens=leaves_after_tokens)
 
     def headers(self, session: str = "") -> dict[str, str]:
-        priority = {"x-priority": self.options.priority(self.rng)}
-        return priority | {"x-session-id": session} if session else priority
+        told = {"x-priority": self.options.priority(self.rng)}
+        if self._key:
+            told["authorization"] = f"Bearer {self._key}"
+        return told | {"x-session-id": session} if session else told
 
     def stream(
         self, question: Question, pause: stream_socket.Pause | None = None, due_at: float | None = None
@@ -143,6 +162,18 @@ class Chats(GracewayUser):
                 return
             messages = (*messages, {"role": "assistant", "content": text})
             gevent.sleep(self.rng.expovariate(1 / self.options.think_s) if self.options.think_s else 0)
+
+
+class GrpcChats(Chats):
+    """The same over gRPC."""
+
+    weight = 2
+
+    def stream(
+        self, question: Question, pause: stream_socket.Pause | None = None, due_at: float | None = None
+    ) -> tuple[Judgement, str]:
+        record = ask_grpc(self.options.grpc, self.options.model, question, due_at)
+        return self.metrics.tell(self.kind, record), record.text
 
 
 class Streams(GracewayUser):

@@ -23,11 +23,18 @@ async def engine() -> AsyncIterator[EngineProcess]:
         yield process
 
 
-async def locust(url: str, *arguments: str, within_s: float = 60.0) -> tuple[int, str]:
+async def locust(url: str, *arguments: str) -> tuple[int, str]:
     """Exit status and everything that it said."""
-    command = (LOCUST, "-f", FILE, "--host", url, "--max-lag-p99-s", "none", *arguments)
+    return await ended(LOCUST, "-f", FILE, "--host", url, "--max-lag-p99-s", "none", *arguments)
+
+
+async def ended(*arguments: str, within_s: float = 60.0) -> tuple[int, str]:
+    """What came of a program of this Python's: its exit status, and everything that it said."""
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *(sys.executable, *arguments),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
     try:
         async with asyncio.timeout(within_s):
@@ -100,6 +107,37 @@ async def test_several_workers_share_the_arrivals(engine: EngineProcess) -> None
     assert status == 0, said
     assert 20 <= count(said, "ask", "OpenLoop") <= 45, said
     assert '"OpenLoop": 2' in said
+
+
+async def test_clients_of_two_tenants_are_told_apart_over_http_and_grpc() -> None:
+    arguments = ("--users", "8", "--seconds", "4", "--", "--max-lag-p99-s", "none", "--think-s", "0.1")
+    status, said = await ended("-m", "loadtests.load", *arguments, "Chats", "GrpcChats")
+    assert status == 0, said
+    for tenant in ("acme", "globex"):
+        assert sum(count(said, "ask", f"{name} {tenant}") for name in ("Chats", "GrpcChats")), said
+    assert sum(count(said, "longest gap", f"GrpcChats {tenant}") for tenant in ("acme", "globex")), said
+
+
+async def test_where_nobody_speaks_grpc_the_run_fails() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    status, said = await locust("http://127.0.0.1:1", *headless(2, 2, "--grpc", address, "GrpcChats"))
+    assert status == 1
+    assert "refused" in said
+
+
+async def test_who_names_clients_of_grpc_has_to_say_where_it_is(engine: EngineProcess) -> None:
+    status, said = await locust(engine.url, *headless(2, 2, "GrpcChats"))
+    assert status == 1
+    assert "GrpcChats need --grpc HOST:PORT" in said
+
+
+async def test_a_line_without_a_key_is_told_and_shows_none(engine: EngineProcess, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("acme secret-of-acme\nonly-this-secret\n")
+    status, said = await locust(engine.url, *headless(2, 2, "--keys", str(keys), "Chats"))
+    assert status == 1
+    assert "each line must hold a tenant's name and its key" in said
+    assert "secret" not in said
 
 
 async def test_a_trace_is_replayed_to_its_end(engine: EngineProcess, tmp_path: Path) -> None:
