@@ -79,7 +79,7 @@ def _note_end(record: Record, error: grpc.RpcError) -> None:
 
 
 def _is_shed(error: grpc.RpcError) -> bool:
-    return any(name == "x-shed-reason" for name, _ in error.trailing_metadata() or ())
+    return any(pair.key == "x-shed-reason" for pair in error.trailing_metadata() or ())
 
 
 def _request(model: str, question: Question) -> pb.ModelInferRequest:
