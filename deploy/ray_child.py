@@ -31,6 +31,9 @@ _PREFIX = "gw-"
 _PORTS = ("RAY_SERVE_FALLBACK_PROXY_HTTP_PORT", "DASHBOARD_METRIC_PORT", "AUTOSCALER_METRIC_PORT")
 """Of servers that nobody asks here but that would collide with those of another Ray on this machine."""
 
+_ON_A_CLUSTER = {"RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "deploy.serve_placement.begin"}
+"""Of one node there is nothing to choose."""
+
 
 class RayChild:
     """Runs `deploy.ray_system` from `start` to `take_down`."""
@@ -161,7 +164,7 @@ def _environment(
         # How often replicas report their tier's load: the scaler holds on data that is older than 15 s.
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
         "RAY_USAGE_STATS_ENABLED": "0",
-        **({} if joined else _environment_of_own_ray(path, config, home, tls)),
+        **(_ON_A_CLUSTER if joined else _environment_of_own_ray(path, config, home, tls)),
     }
 
 

@@ -39,6 +39,9 @@ _HEALTH_CHECK_S = 5.0
 _TIER_DRAIN_S = 10.0
 _GRPC_DRAIN_S = 20.0
 """Less than Serve waits for a replica to end."""
+_SOME_CPU = 0.001
+"""CPUs are not rationed: engines share them by their own settings, and a small machine has too few to count. But an actor
+that asks for nothing at all is put anywhere by Ray, whatever node or spreading it is told."""
 
 
 class GatewayReplica:
@@ -168,7 +171,7 @@ def application(config: Config, store_url: str) -> Application:
         num_replicas=config.server.gateways,
         # One more than there are to be: an old gateway goes when a new one serves, one after the other.
         max_surge_percent=100 // config.server.gateways,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": _SOME_CPU},
         # As long as a stream may last: those of a gateway that goes end on it.
         graceful_shutdown_timeout_s=max(DRAIN_S, config.request_timeout_s) + _GRPC_DRAIN_S,
         health_check_period_s=_HEALTH_CHECK_S,
@@ -191,8 +194,7 @@ def _tier(model: str, tier: Tier, store_url: str, log: LogSpec) -> Application:
         version=_version(model, plain, store_url),
         user_config={"tier": plain, "log": log.model_dump_json()},
         **_count(model, tier, store_url),
-        # CPUs are not rationed: engines share them by their own settings, and a small machine has too few to count.
-        ray_actor_options={"num_cpus": 0, **_accelerator(tier)},
+        ray_actor_options={"num_cpus": _SOME_CPU, **_accelerator(tier)},
         graceful_shutdown_timeout_s=LONGEST_S + DRAIN_S,
         health_check_period_s=_HEALTH_CHECK_S,
         _internal=True,

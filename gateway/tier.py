@@ -86,7 +86,8 @@ class Tier:
         """The replicas that may get requests. Cached until something changes or a back-off ends."""
         if now >= self._recheck_at:
             replicas = self.replicas.values() if self.purse is None or not self.purse.is_spent else ()
-            self._routable = Routable(self._taking_requests([r for r in replicas if r.is_routable(now)]))
+            ready = self._taking_requests([r for r in replicas if r.is_routable(now)])
+            self._routable = Routable(ready, absent=self.replicas.values())
             self._recheck_at = now + (0.05 if len(self._routable) < len(replicas) else 3600.0)
         return self._routable
 

@@ -1,5 +1,7 @@
 """Rendezvous hashing: every gateway ranks the same replicas for a session alike, without talking to the others."""
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 import xxhash
@@ -27,3 +29,18 @@ def ranked(key: int, replicas: Routable, count: int) -> list[ReplicaView]:
     start = max(0, len(weight) - count)
     top = np.argpartition(weight, start)[start:] if start else np.arange(len(weight))
     return [replicas[int(i)] for i in sorted(top, key=weight.__getitem__, reverse=True)]
+
+
+def choices(key: int, replicas: Routable, lost: Collection[str] = ()) -> list[ReplicaView]:
+    """The first choice for the key and its standby: those of highest weight, in different zones where there are several.
+
+    `lost` are zones in which it has lost a replica: they come last. So whoever loses the first choice, zone and all,
+    finds the standby to be the first.
+    """
+    by_zone = replicas.by_zone()
+    if len(by_zone) < 2:
+        return ranked(key, replicas, 2)
+    weight = weights(key, replicas.digests)
+    heaviest = [int(places[weight[places].argmax()]) for places in by_zone.values()]
+    heaviest.sort(key=lambda place: (replicas[place].zone in lost, -int(weight[place])))
+    return [replicas[place] for place in heaviest[:2]]

@@ -7,12 +7,12 @@ one by its name here or by import path.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from gateway.policy.facts import Attempt, Facts
-from gateway.policy.rendezvous import digest, ranked
+from gateway.policy.rendezvous import choices, digest
 from gateway.policy.rng import Rng
 from gateway.policy.snapshot import Prefixes, ReplicaView, Snapshot, TierView
 
@@ -31,7 +31,7 @@ class Context:
     bound: str
     """The replica that the session is pinned to in this tier; empty when there is none."""
     preferred: tuple[str, ...]
-    """The session's first and second choice."""
+    """The session's first and second choice, the second one in another zone where there is one."""
     tried: frozenset[str]
     zone: str
     prefixes: Prefixes | None = None
@@ -157,8 +157,8 @@ def context_of(facts: Facts, tier: TierView, snapshot: Snapshot, attempts: Seque
     bound = snapshot.bindings.get(tier.name, "") if facts.session else ""
     preferred: tuple[str, ...] = ()
     if facts.session and (not bound or tier.routable.named(bound) is None):
+        preferred = _choices(facts, tier, snapshot, (bound, *(a.replica for a in attempts)))
         bound = ""
-        preferred = _choices(facts, tier, snapshot)
     return Context(
         facts,
         tier,
@@ -170,10 +170,12 @@ def context_of(facts: Facts, tier: TierView, snapshot: Snapshot, attempts: Seque
     )
 
 
-def _choices(facts: Facts, tier: TierView, snapshot: Snapshot) -> tuple[str, ...]:
+def _choices(facts: Facts, tier: TierView, snapshot: Snapshot, lost: Iterable[str]) -> tuple[str, ...]:
     """A session's first and second choice. One that had a replica and lost it goes where most of its prompt is, so that
-    it need not be computed again; a new one by rendezvous alone, or all that begin alike would crowd on one replica."""
-    hashed = [r.replica for r in ranked(digest(facts.session), tier.routable, 2)]
+    it need not be computed again, and else out of that replica's zone, which may be lost as a whole; a new one by
+    rendezvous alone, or all that begin alike would crowd on one replica."""
+    lost_zones = {tier.routable.zone_of(replica) for replica in lost} - {""}
+    hashed = [r.replica for r in choices(digest(facts.session), tier.routable, lost_zones)]
     if not snapshot.bindings.get(tier.name) or snapshot.prefixes is None or not facts.prefix:
         return tuple(hashed)
     holders = [r for r in snapshot.prefixes.holders(facts.prefix) if tier.routable.named(r) is not None]

@@ -61,13 +61,15 @@ class Line(Protocol):
 
 class Routable(Sequence[ReplicaView]):
     """The replicas of a tier that may get requests, with what makes a thousand of them cheap: lookup by name, and
-    their digests as one array (uint64, shape `(len,)`)."""
+    their digests as one array (uint64, shape `(len,)`). `absent` are others of the tier, of which only the zone counts."""
 
-    __slots__ = ("_by_name", "_is_full", "_replicas", "digests")
+    __slots__ = ("_absent", "_by_name", "_by_zone", "_is_full", "_replicas", "digests")
 
-    def __init__(self, replicas: Iterable[ReplicaView] = ()) -> None:
+    def __init__(self, replicas: Iterable[ReplicaView] = (), absent: Iterable[ReplicaView] = ()) -> None:
         self._replicas = tuple(replicas)
         self._by_name = {r.replica: r for r in self._replicas}
+        self._absent = {r.replica: r for r in absent}
+        self._by_zone: dict[str, npt.NDArray[np.intp]] | None = None
         self._is_full = False
         self.digests: npt.NDArray[np.uint64] = np.array([r.digest for r in self._replicas], dtype=np.uint64)
 
@@ -98,6 +100,20 @@ class Routable(Sequence[ReplicaView]):
     def named(self, replica: str) -> ReplicaView | None:
         """The replica of that name, if it is routable."""
         return self._by_name.get(replica)
+
+    def zone_of(self, replica: str) -> str:
+        """The zone of a replica of the tier, routable or not; empty where it has none or is not known."""
+        found = self._by_name.get(replica) or self._absent.get(replica)
+        return "" if found is None else found.zone
+
+    def by_zone(self) -> Mapping[str, npt.NDArray[np.intp]]:
+        """The places in this sequence that each zone has."""
+        if self._by_zone is None:
+            zones: dict[str, list[int]] = {}
+            for place, replica in enumerate(self._replicas):
+                zones.setdefault(replica.zone, []).append(place)
+            self._by_zone = {zone: np.array(places, dtype=np.intp) for zone, places in zones.items()}
+        return self._by_zone
 
     @overload
     def __getitem__(self, index: int) -> ReplicaView: ...

@@ -31,6 +31,7 @@ class Told:
 
     version: str
     config: Any
+    actor: dict[str, Any]
 
 
 def told(folder: Path, text: str) -> tuple[Told, Told]:
@@ -42,7 +43,8 @@ def told(folder: Path, text: str) -> tuple[Told, Told]:
         gateway = application(load_config(path), "redis://r:1")._bound_deployment
         [tier] = gateway.init_args[1]
         return tuple(  # type: ignore[return-value]
-            Told(d.version, d._deployment_config) for d in (gateway, tier._bound_deployment)
+            Told(d.version, d._deployment_config, d.ray_actor_options)
+            for d in (gateway, tier._bound_deployment)
         )
 
 
@@ -79,3 +81,8 @@ def test_standbys_run_beside_those_that_serve(tmp_path: Path) -> None:
     _, tier = told(tmp_path, grows)
     scaling = tier.config.autoscaling_config
     assert (scaling.min_replicas, scaling.max_replicas) == (3, 6)
+
+
+def test_all_ask_for_something_or_ray_puts_them_anywhere(tmp_path: Path) -> None:
+    for deployment in told(tmp_path, CONFIG):
+        assert 0 < deployment.actor["num_cpus"] < 0.01

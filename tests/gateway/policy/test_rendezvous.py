@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 
+from gateway.policy import rendezvous
 from gateway.policy.rendezvous import digest, ranked
 from gateway.policy.snapshot import Routable
 from tests.gateway.policy.fleets import R
@@ -71,3 +72,31 @@ def test_the_sessions_of_a_lost_replica_scatter_over_all_others() -> None:
 def test_fewer_replicas_than_asked_for() -> None:
     assert choices("s", fleet(1)) == ["10.0.0.0:8000"]
     assert choices("s", fleet(0)) == []
+
+
+ZONED = [R(f"10.0.{zone}.{n}:8000", zone=zone) for zone in "abc" for n in range(3)]
+
+
+def zoned_choices(session: str, replicas: list[R], lost: tuple[str, ...] = ()) -> list[R]:
+    return rendezvous.choices(digest(session), Routable(replicas), lost)  # type: ignore[return-value]
+
+
+def test_the_standby_is_in_another_zone_and_the_first_choice_stays_what_it_is() -> None:
+    for session in SESSIONS[:500]:
+        first, standby = zoned_choices(session, ZONED)
+        assert first.replica == choices(session, Routable(ZONED), 1)[0]
+        assert standby.zone != first.zone
+
+
+def test_who_loses_the_first_choice_finds_the_standby_whether_or_not_its_zone_goes_too() -> None:
+    for session in SESSIONS[:500]:
+        first, standby = zoned_choices(session, ZONED)
+        rest = [r for r in ZONED if r is not first]
+        assert zoned_choices(session, rest, (first.zone,))[0] == standby
+        assert zoned_choices(session, [r for r in rest if r.zone != first.zone])[0] == standby
+
+
+def test_a_lost_zone_serves_all_the_same_where_there_is_no_other() -> None:
+    lone = [r for r in ZONED if r.zone == "a"]
+    assert [r.replica for r in zoned_choices("s", lone, ("a",))] == choices("s", Routable(lone))
+    assert zoned_choices("s", ZONED, ("a", "b"))[0].zone == "c"

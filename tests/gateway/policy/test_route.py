@@ -24,7 +24,7 @@ from gateway.policy.route import (
     session,
     zone,
 )
-from gateway.policy.snapshot import Routable
+from gateway.policy.snapshot import Routable, TierView
 from tests.gateway.policy.fleets import ROUTE, R, context, facts, ladder, tier
 
 A, B, C = R("a"), R("b"), R("c")
@@ -218,6 +218,20 @@ class TestContextOf:
         hashed = [r.replica for r in ranked(digest("x"), view.routable, 2)]
         others = [name for name in hashed if name != first]
         assert found.preferred == ((first, others[0]) if first else tuple(hashed))
+
+    @pytest.mark.parametrize(
+        ("bindings", "attempts"), [({"t": "a1"}, ()), ({}, ("a1",)), ({"t": "gone"}, ("a1",))]
+    )
+    def test_a_session_whose_replica_is_lost_prefers_another_zone(
+        self, bindings: dict[str, str], attempts: tuple[str, ...]
+    ) -> None:
+        zoned = [R(f"{zone}{n}", zone=zone) for zone in "ab" for n in range(1, 9)]
+        routable = Routable([r for r in zoned if r.replica != "a1"], absent=zoned)
+        view = TierView("t", True, routable)
+        tried = [Attempt("t", replica, "cut") for replica in attempts]
+        for number in range(50):
+            found = context_of(facts(session=f"s{number}"), view, ladder(view, bindings=bindings), tried)
+            assert [name[0] for name in found.preferred] == ["b", "a"]
 
     def test_no_session_prefers_nothing(self) -> None:
         view = tier("t", A, B)
