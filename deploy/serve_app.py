@@ -11,15 +11,17 @@ import re
 import secrets
 import signal
 import socket
+import time
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import serve
 from ray.serve import Application
 
-from deploy import handover, ingress, serve_network
+from deploy import handover, ingress, leaving_nodes, serve_network
 from deploy.compose import Node, build_gateway, build_supervisor, supervisors_store
 from deploy.config import DEFAULT_SLOTS, Config, Tier, is_local, load_config, to_gateway_spec
 from deploy.grpc_server import GrpcServer
@@ -31,6 +33,7 @@ from gateway.specs import LogSpec
 from replicas.autoscaling.load import load_in, to_stats
 from replicas.autoscaling.policy import ScalingSpec
 from replicas.mig.hold import SliceHold
+from replicas.notice import KEPT_S, heard, of_host
 from replicas.succession import LONGEST_S, until_replaced
 from replicas.supervisor import Supervisor
 
@@ -124,9 +127,17 @@ class TierReplica:
         if self._losing is not None and self._losing.done():
             raise RuntimeError(f"the slice is lost: {self._losing.result()}")
         if self._running is not None and self._supervisor.is_vacated and self._running.done():
+            await self._keep_others_away()
             raise RuntimeError("it was told that it will be taken away")
         if self._running is not None and self._running.done():
             raise RuntimeError(f"the supervisor ended: {self._running.exception()}")
+
+    async def _keep_others_away(self) -> None:
+        """From this node, if all of it will be taken away."""
+        notice = await heard(self._store, of_host(serve_network.engine_host()))
+        if notice is not None:
+            node = ray.get_runtime_context().get_node_id()
+            leaving_nodes.announce(node, notice.left_s(time.time()) + KEPT_S)
 
     async def __del__(self) -> None:
         await until_replaced(self._supervisor, self._store)

@@ -3,7 +3,7 @@
 Serve asks Ray to spread replicas, which takes one node after the other, whichever kind of replica it is and whatever
 zone the node is in, and has no setting for more. So Serve's controller, in which this runs, names a node each time. It
 is a wish: Ray chooses another one when that node can't have it, and where Serve's own code is not what it was, Ray's
-spreading is what remains.
+spreading is what remains. A node that will be taken away gets one only where no other can have it.
 """
 
 import logging
@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from typing import Any
+
+from deploy.leaving_nodes import leaving
 
 log = logging.getLogger("graceway.deploy")
 
@@ -43,12 +45,14 @@ def _node_for(scheduler: Any, request: Any) -> str | None:
     cache = scheduler._cluster_node_info_cache
     free = scheduler._get_available_resources_per_node()
     fitting = [node for node, has in free.items() if has.can_fit(request.requested_resources)]
+    gone_soon = leaving()
+    staying = [node for node in fitting if node not in gone_soon]
     zones = {node: cache.get_node_labels(node).get(ZONE, "") for node in cache.get_active_node_ids()}
     of_kind = _nodes_of(scheduler, request.replica_id.deployment_id)
     of_all: Counter[str] = Counter()
     for deployment in set(scheduler._running_replicas) | set(scheduler._launching_replicas):
         of_all += _nodes_of(scheduler, deployment)
-    return emptiest(fitting, zones, of_kind, of_all)
+    return emptiest(staying or fitting, zones, of_kind, of_all)
 
 
 def _nodes_of(scheduler: Any, deployment: Any) -> Counter[str]:

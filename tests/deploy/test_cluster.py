@@ -69,13 +69,17 @@ class Node:
                     return True
         return False
 
-    def die(self) -> None:
-        """As when its power is cut: all at once, and nobody has the time to say anything."""
+    def fall_silent(self) -> list[psutil.Process]:
+        """As when its network is cut: nobody on it says anything more, connections stay. Returns who is silent."""
         processes = self.processes()
         for process in processes:
             with suppress(psutil.Error):
                 process.suspend()
-        for process in processes:
+        return processes
+
+    def die(self) -> None:
+        """All at once, and nobody has the time to say anything."""
+        for process in self.fall_silent():
             with suppress(psutil.Error):
                 process.kill()
 
@@ -196,56 +200,87 @@ async def sessions_on(url: str, replica: str, wanted: int) -> list[str]:
     return found
 
 
-async def test_a_node_dies_under_load_and_a_replica_is_taken_away_and_nobody_notices(
+def may_go(nodes: list[Node]) -> Node:
+    """The head stays, as Ray's control runs there; and requests on a gateway that dies have nobody to go on with them."""
+    return next(n for n in nodes[1:] if not n.runs("ray::ServeReplica:graceway:gateway"))
+
+
+async def test_a_node_dies_under_load_and_another_is_taken_away_and_nobody_notices(
     system: System, cluster: tuple[str, list[Node]]
 ) -> None:
     _, nodes = cluster
     found = await until_ready(system.url, {node.host: 1 for node in nodes}, 60.0)
     assert {host_of(r): r["zone"] for r in found} == {node.host: node.zone for node in nodes}
-    # The head stays, as Ray's control runs there; and requests on a gateway that dies have nobody to go on with them.
-    victim = next(n for n in nodes[1:] if not n.runs("ray::ServeReplica:graceway:gateway"))
-    left = [node for node in nodes if node is not victim]
+    victim = may_go(nodes)
     [lost] = [r["replica"] for r in found if host_of(r) == victim.host]
     sessions = await sessions_on(system.url, lost, 10)
     assert len(sessions) == 10
     load = Streams(system.url)
     running = asyncio.create_task(load.run())
-    await asyncio.sleep(4.0)
-    assert sum(r["in_flight"] for r in await replicas(system.url) if r["replica"] == lost) > 0
+    await until_busy(system.url, lost)
 
     victim.die()
     taken_over = [await turn(system.url, session) for session in sessions]
-    in_zone = {r["replica"]: r["zone"] for r in found}
-    assert victim.zone not in {in_zone[replica] for replica in taken_over}
+    zones = {r["replica"]: r["zone"] for r in found}
+    assert victim.zone not in {zones[replica] for replica in taken_over}
+    left = [node for node in nodes if node is not victim]
     await until_ready(system.url, {node.host: 1 for node in left}, 10.0)
     # Zones have alike many again, which takes two on what is left of the one that lost a node.
     twice = {node.host: 1 + (node.zone == victim.zone) for node in left}
-    back = await until_ready(system.url, twice, 90.0)
+    await until_ready(system.url, twice, 90.0)
     assert lingering(victim) == []
 
-    going = next(r["replica"] for r in back if twice[host_of(r)] == 1)
-    await preempt(system.url, going)
-    await until_gone(system.url, going, 15.0)
-    await until_ready(system.url, twice, 60.0)
+    going = next(node for node in left[1:] if twice[node.host] == 1)
+    await preempt(system.url, going.host)
+    await until_ready(system.url, {node.host: 2 for node in left if node is not going}, 60.0)
     load.over.set()
-    answers = await running
+    assert_all_whole(await running)
+
+
+async def test_a_node_falls_silent_under_load_and_nobody_notices(
+    system: System, cluster: tuple[str, list[Node]]
+) -> None:
+    _, nodes = cluster
+    found = await until_ready(system.url, {node.host: 1 for node in nodes}, 60.0)
+    victim = may_go(nodes)
+    load = Streams(system.url)
+    running = asyncio.create_task(load.run())
+    await until_busy(system.url, next(r["replica"] for r in found if host_of(r) == victim.host))
+
+    silent = victim.fall_silent()
+    try:
+        left = [node for node in nodes if node is not victim]
+        await until_ready(system.url, {node.host: 1 for node in left}, 15.0)
+        twice = {node.host: 1 + (node.zone == victim.zone) for node in left}
+        await until_ready(system.url, twice, 120.0)
+        load.over.set()
+        assert_all_whole(await running)
+    finally:
+        for process in silent:
+            with suppress(psutil.Error):
+                process.kill()
+
+
+def assert_all_whole(answers: list[Record]) -> None:
+    """Every token of each was right and came once."""
     assert [complaint(answer, 0.0) for answer in answers if not answer.is_whole] == []
     assert len(answers) > 100
 
 
-async def preempt(url: str, replica: str) -> None:
-    body = {"replica": replica, "grace_s": 8.0}
+async def until_busy(url: str, replica: str) -> None:
+    """Until several streams are under way there."""
+    async with asyncio.timeout(20.0):
+        while sum(r["in_flight"] for r in await replicas(url) if r["replica"] == replica) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def preempt(url: str, host: str) -> None:
+    body = {"host": host, "grace_s": 8.0}
     async with (
         aiohttp.ClientSession() as http,
         http.post(f"{url}/admin/preempt", json=body, headers=KEY) as answer,
     ):
         assert answer.status == 200, await answer.text()
-
-
-async def until_gone(url: str, name: str, within_s: float) -> None:
-    async with asyncio.timeout(within_s):
-        while name in {r["replica"] for r in await replicas(url)}:  # noqa: ASYNC110 - it changes in another process
-            await asyncio.sleep(0.25)
 
 
 def lingering(node: Node) -> list[str]:

@@ -112,6 +112,13 @@ def test_those_that_are_gone_or_can_not_have_it_are_passed_over() -> None:
     assert cluster.start(GPU=4) is None
 
 
+def test_a_node_that_will_be_taken_away_is_the_last_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_placement, "leaving", lambda: {id_of("a1"), id_of("b1")})
+    cluster = Cluster(a1={"CPU": 2}, a2={"CPU": 2}, b1={"CPU": 2, "GPU": 1})
+    assert [cluster.start() for _ in range(2)] == ["a2", "a2"]
+    assert cluster.start(GPU=1) == "b1"
+
+
 def test_a_head_without_cpus_is_left_alone() -> None:
     cluster = Cluster(head={}, work={"CPU": 2})
     assert [cluster.start(CPU=0.001) for _ in range(3)] == ["work"] * 3
