@@ -14,7 +14,7 @@ from gateway.detokenize import detokenize
 from gateway.dispatch import Exchange, Patience, PushedBack, Rejected, Take, TokenIdsRefused, outcome_of
 from gateway.failure import ExchangeFailed
 from gateway.fleet import Fleet
-from gateway.hedge import LOST
+from gateway.hedge import LOST, Race
 from gateway.journal import Journal, Leg, check_whole, enter
 from gateway.kv_durability import UNCONFIRMED, UNCONFIRMED_FRAME, name_turn, promised, until_stored
 from gateway.ledger import Ledger
@@ -78,7 +78,8 @@ class Attempts:
         course.waited(self.fleet.tiers[decision.tier].spec.slo, course.time())
         money: Hold | None = None
         try:
-            await self._narrow(course, decision.tier, permit.replica)
+            if decision.tier in self.windows:
+                await self._narrow(course, decision.tier, permit.replica)
             if (purse := self.purses.get(decision.tier)) is not None:
                 money = await purse.hold(course.request)
             served = served_by(self.fleet, course, decision, permit.replica.replica)
@@ -114,9 +115,8 @@ class Attempts:
         Raises:
             TooLong: nothing of it would be left.
         """
-        window = self.windows.get(tier)
-        is_out = course.has_begun or course.request.kind == "embedding"
-        if window is None or is_out or tier == course.first_tier:
+        window = self.windows[tier]
+        if course.has_begun or course.request.kind == "embedding" or tier == course.first_tier:
             return
         began_at = perf_counter()
         try:
@@ -141,7 +141,7 @@ class Attempts:
         self, course: Course, decision: Serve, replica: Replica, served: Served, reply: Reply
     ) -> None:
         """Sends the request on its way and the answer back to the client."""
-        leg = await self._next_leg(course, decision.tier, replica)
+        leg = await self._next_leg(course, decision.tier, replica) if course.has_tokens else None
         if leg is None:
             if course.attempts:
                 course.journal = Journal(course.request)
@@ -151,7 +151,9 @@ class Attempts:
         course.journal.begin(leg)
         course.span = course.trail.for_replica()
         patience = self._patience(course, decision.tier, replica)
-        async with Exchange(replica, leg, course.request, patience, course.span) as exchange:
+        with Exchange(replica, leg, course.request, patience, course.span) as exchange:
+            if not exchange.has_connection:
+                await exchange.connect()
             if course.race is not None:
                 course.race.enter(exchange)
             if is_streamed_inside(course.request):
@@ -160,11 +162,13 @@ class Attempts:
                 body = await exchange.read_whole()
                 self.ledger.dispatched(replica, exchange.dispatch_s)
                 course.journal.usage = check_whole(course.request.kind, body)
-                await reply.whole(await self._settled(course, served), body)
+                if served.kv_durability:
+                    served = await self._settled(course, served)
+                await reply.whole(served, body)
 
     async def _next_leg(self, course: Course, tier: str, replica: Replica) -> Leg | None:
         """The leg that goes on with a broken answer; None to begin anew, as long as the client has nothing of it."""
-        if not course.has_tokens or (not course.has_begun and tier != course.first_tier):
+        if not course.has_begun and tier != course.first_tier:
             return None
         course.journal.rewind()
         held = await _held_text(course.journal, replica)
@@ -215,7 +219,8 @@ class Attempts:
         """Reads to the end of the leg; the client gets each frame as it comes, if it asked for a stream."""
         journal = course.journal
         exchange.stream.is_movable = not course.request.inexact_because
-        await _pump(course, exchange, self._take(course, served, replica, exchange, reply))
+        take = self._take(course, served, replica, exchange, reply)
+        await (exchange.pump(take) if course.race is None else _pump(course.race, exchange, take))
         if journal.is_empty:
             raise ExchangeFailed("no_tokens", "the replica ended without generating anything")
         if not journal.finish_reason:
@@ -274,7 +279,9 @@ class Attempts:
         replica.learn(course.ttft_s, exchange.sent_at, now)
         self.fleet.tiers[tier].ttfts.add(course.ttft_s)
         facts = course.facts
-        self.fleet.routed(replica.replica, facts.prefix, course.journal.prompt_ids, facts.prompt_size_bytes)
+        if facts.prefix:
+            size_bytes = facts.prompt_size_bytes
+            self.fleet.routed(replica.replica, facts.prefix, course.journal.prompt_ids, size_bytes)
         if course.seam is None:
             self.ledger.first_token(course, tier, now - course.facts.arrived_at)
             # What another tier's failures cost says nothing about this one.
@@ -285,8 +292,10 @@ class Attempts:
 
     async def end(self, course: Course, served: Served, reply: Reply, out: list[bytes]) -> None:
         """The end of a whole answer: what is still owed, then `[DONE]`; or all of it at once."""
-        await self._remember(course, served)
-        served = await self._settled(course, served)
+        if self.cache is not None:
+            await self._remember(self.cache, course, served)
+        if served.kv_durability:
+            served = await self._settled(course, served)
         if not course.request.stream:
             await reply.whole(served, course.journal.whole())
             return
@@ -298,17 +307,16 @@ class Attempts:
         await reply.end()
 
     async def _settled(self, course: Course, served: Served) -> Served:
-        """What can be said of the turn now that it is whole: where its tier promises that, it is stored first."""
+        """What can be said of a turn that is kept, now that it is whole: where its tier promises that, it is stored first."""
         if course.kv_turn and not await until_stored(self.store, course.kv_turn):
             served = replace(served, kv_durability=UNCONFIRMED)
-        if served.kv_durability:
-            self.ledger.kv_turn(served.tier, served.kv_durability)
+        self.ledger.kv_turn(served.tier, served.kv_durability)
         return served
 
-    async def _remember(self, course: Course, served: Served) -> None:
-        """Keeps a complete answer of the best tier for the cache tier, if there is one."""
+    async def _remember(self, cache: AnswerCache, course: Course, served: Served) -> None:
+        """Keeps a complete answer of the best tier for the cache tier."""
         journal, request = course.journal, course.request
-        if self.cache is None or served.degraded or journal.odd or not is_deterministic(request.body):
+        if served.degraded or journal.odd or not is_deterministic(request.body):
             return
         counted = journal.counted_usage()
         answer = Answer(
@@ -318,7 +326,7 @@ class Attempts:
             prompt_tokens=counted["prompt_tokens"],
             completion_tokens=counted["completion_tokens"],
         )
-        await self.cache.remember(asked_of(course), answer)
+        await cache.remember(asked_of(course), answer)
 
     def _succeeded(self, course: Course, served: Served, permit: Permit) -> Outcome:
         tier, replica = self.fleet.tiers[served.tier], permit.replica
@@ -386,13 +394,12 @@ def _target(tier: Tier, replica: Replica) -> Target:
     )
 
 
-async def _pump(course: Course, exchange: Exchange, take: Take) -> None:
+async def _pump(race: Race, exchange: Exchange, take: Take) -> None:
     """Sends the request, and takes what comes. In a race, a replica's verdict on it counts like a first token."""
     try:
         await exchange.pump(take)
     except Rejected:
-        if course.race is not None:
-            course.race.win(exchange)
+        race.win(exchange)
         raise
 
 

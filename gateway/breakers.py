@@ -59,6 +59,8 @@ class Breaker:
         self.name = name
         self._spec, self._rng, self._listeners = spec, rng, listeners
         self._storage = pybreaker.CircuitMemoryStorage(pybreaker.STATE_CLOSED)
+        self._state: str = pybreaker.STATE_CLOSED
+        """As in the storage; asked for several times a request."""
         self._window = OutcomeWindow(spec.window_s)
         self._generation = 0
         self._opened_in_a_row = 0
@@ -69,7 +71,7 @@ class Breaker:
     @property
     def state(self) -> str:
         """`closed`, `open` or `half-open`."""
-        return str(self._storage.state)
+        return self._state
 
     def admits(self, now: float) -> bool:
         """Whether `enter` would let a call through. Changes nothing."""
@@ -148,7 +150,7 @@ class Breaker:
         self._become(pybreaker.STATE_OPEN)
 
     def _become(self, state: str) -> None:
-        old, self._storage.state = self.state, state
+        old, self._state, self._storage.state = self._state, state, state
         self._generation += 1
         self._probes_out = self._probes_passed = 0
         self._window.clear()

@@ -16,13 +16,14 @@ GROUP = "hot_path"
 """The name of the library that holds all compiled modules."""
 
 _GATEWAY = (
-    "attempt", "breakers", "context", "course", "dispatch", "fleet", "hot_http", "http", "http_client", "journal", "ledger", "legs",
-    "otlp", "pipeline", "queue", "recorder", "replica", "reply", "request", "shares", "sse", "stop", "telemetry", "template",
-    "tier", "trace_context", "trail",
+    "app", "attempt", "breakers", "callers", "connections", "context", "course", "coverage", "dispatch", "durations", "fleet",
+    "guarded_http", "hot_http", "http", "http_client", "journal", "kv_durability", "ledger", "legs", "otlp", "pipeline", "queue",
+    "recorder", "replica", "reply", "request", "sessions", "shares", "sse", "stop", "telemetry", "template", "tier",
+    "trace_context", "trail", "turn",
 )  # fmt: skip
 _POLICY = (
-    "admission", "arrivals", "decide", "decision", "facts", "forecast", "limit", "patience", "quantile", "recent",
-    "retry_budget", "route", "snapshot", "window",
+    "admission", "arrivals", "decide", "decision", "elsewhere", "facts", "forecast", "health", "limit", "patience", "prefill",
+    "quantile", "recent", "retry_budget", "route", "snapshot", "window",
 )  # fmt: skip
 SOURCES = tuple(f"gateway/{name}.py" for name in _GATEWAY) + tuple(
     f"gateway/policy/{name}.py" for name in _POLICY

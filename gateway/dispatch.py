@@ -1,9 +1,10 @@
 """One attempt on one replica: the request goes out, events come back, and what goes wrong gets its name here."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from time import perf_counter
+from types import TracebackType
 
 from gateway.breakers import Outcome
 from gateway.errors import not_offered_json, rejection_json
@@ -61,7 +62,7 @@ Take = Callable[[list[bytes]], Awaitable[None] | None]
 
 
 class Exchange:
-    """A leg under way. Use as an async context manager: leaving it early closes the socket, so that the replica stops."""
+    """A leg under way. Use as a context manager: leaving it early closes the socket, so that the replica stops."""
 
     def __init__(
         self,
@@ -79,23 +80,43 @@ class Exchange:
         self._splitter = EventSplitter()
         self._has_first_token = False
         self.sent_at = 0.0
+        self.has_connection = False
         self.stream: Stream
+        self._timer: asyncio.TimerHandle
 
-    async def __aenter__(self) -> "Exchange":
+    def __enter__(self) -> "Exchange":
+        """Takes an idle connection, if there is one."""
         loop = asyncio.get_running_loop()
         self.sent_at = loop.time()
+        connection = self._replica.pool.idle()
+        if connection is not None:
+            self._begin(connection, loop)
+        return self
+
+    async def connect(self) -> None:
+        """Takes a new connection, where there was no idle one.
+
+        Raises:
+            ExchangeFailed: `refused` or `unreachable`.
+        """
         timeout_s = min(CONNECT_TIMEOUT_S, max(0.05, self._patience.first_token_at - self.sent_at))
         connection = await self._replica.pool.connect(timeout_s)
+        self._begin(connection, asyncio.get_running_loop())
+
+    def _begin(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        self.has_connection = True
         self.stream = Stream(connection)
         self._replica.streams.add(self.stream)
         first_at = min(self._patience.first_token_at, self._patience.deadline)
         self._timer = loop.call_at(first_at, self._on_timer, loop)
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self._timer.cancel()
-        self._replica.streams.discard(self.stream)
-        self.stream.connection.finish()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.has_connection:
+            self._timer.cancel()
+            self._replica.streams.discard(self.stream)
+            self.stream.connection.finish()
 
     def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         """One timer serves all limits: most answers come long before any."""
@@ -119,7 +140,7 @@ class Exchange:
         try:
             connection.send(request)
             self.dispatch_s = perf_counter() - self._made_at
-            await _listen(connection, sink)
+            await (connection.head() if sink is None else connection.pump(sink))
         except ExchangeFailed as failed:
             # A kept-alive connection may have been closed by the replica just before it was used.
             is_stale = connection.exchanges > 1 and connection.is_untouched
@@ -128,7 +149,7 @@ class Exchange:
             connection = await self._replica.pool.connect(CONNECT_TIMEOUT_S, fresh=True)
             self.stream.connection = connection
             connection.send(request)
-            await _listen(connection, sink)
+            await (connection.head() if sink is None else connection.pump(sink))
         if connection.status != OK:
             await self._refused(connection)
 
@@ -154,7 +175,7 @@ class Exchange:
             raise Rejected(status, rejection_json(body))
         raise ExchangeFailed(f"http_{status}", body[:300].decode("utf-8", "replace"))
 
-    async def pump(self, take: "Take") -> None:
+    def pump(self, take: "Take") -> Coroutine[object, object, None]:
         """Sends the request, and gives `take` whole events, in the step in which they are read, until it has had the last.
 
         Raises:
@@ -169,7 +190,7 @@ class Exchange:
                 raise ExchangeFailed("malformed", str(error)) from error
             return take(events) if events else None
 
-        await self._send(sink)
+        return self._send(sink)
 
     def enough(self) -> None:
         """The answer is whole."""
@@ -188,13 +209,6 @@ class Exchange:
         await self._send(None)
         self.first_token()
         return await self.stream.connection.read_all(MAX_BODY_BYTES)
-
-
-async def _listen(connection: Connection, sink: Sink | None) -> None:
-    if sink is None:
-        await connection.head()
-    else:
-        await connection.pump(sink)
 
 
 def outcome_of(failure: ExchangeFailed) -> Outcome:

@@ -111,11 +111,12 @@ class GuardedHttpProtocol(HttpToolsProtocol):
     # the parser
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = b"", [], False
         self._in_head, self._idle_bytes, self._begun_with_bytes = True, 0, self._read_bytes
 
     def on_url(self, url: bytes) -> None:
-        super().on_url(url)
+        # mypyc knows nothing of attributes of uvicorn's, and adds to none in place.
+        self.url = self.url + url
         if len(self.url) > self._api.limits().max_url_bytes:
             self._object(UrlTooLong())
 
@@ -123,7 +124,10 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         if self._in_body:
             # A trailer: nothing that comes behind a body may say anything about it.
             return
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         limits = self._api.limits()
@@ -145,7 +149,11 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         return int(headers.get(b"content-length", b"0"))
 
     def begin(self) -> None:
-        """The head is whole and within bounds."""
+        """The head is whole and within bounds: uvicorn's own way with it begins."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers.extend(headers)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

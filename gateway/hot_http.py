@@ -70,17 +70,18 @@ class HotCycle:
 
     def set(self) -> None:
         """The protocol's signal: more of the body, its end, or the connection's end."""
+        tasks = self._protocol.tasks
         if self.disconnected:
             if self._task is not None:
+                # One that has not begun yet never comes to its end.
+                self._task.add_done_callback(tasks.discard)
                 self._task.cancel("the client has gone")
         elif self.more_body:
             # uvicorn stops reading at 64 KiB, until somebody takes them; here the whole body is waited for.
             self.flow.resume_reading()
         elif self._task is None:
-            tasks = self._protocol.tasks
             self._task = self._protocol.loop.create_task(self._run())
             tasks.add(self._task)
-            self._task.add_done_callback(tasks.discard)
 
     async def _run(self) -> None:
         reply = HotReply(self)
@@ -96,6 +97,8 @@ class HotCycle:
         except Exception:
             log.exception("a request failed in a way that nobody foresaw")
             self._fail(reply)
+        finally:
+            self._protocol.tasks.discard(self._task)
 
     def _fail(self, reply: "HotReply") -> None:
         error = error_json("the gateway failed", "internal_error", "internal_error")

@@ -163,7 +163,7 @@ class Connection:
             self._give_back()
 
     def _wake(self) -> None:
-        waiter = self._waiter
+        waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
@@ -196,7 +196,7 @@ class Connection:
     async def head(self) -> int:
         """Waits for the status line and headers; the status."""
         while not self._has_head:
-            await self._wait()
+            await self._next()
         return self.status
 
     async def read(self) -> bytes:
@@ -204,7 +204,7 @@ class Connection:
         while not self._body:
             if self._is_complete:
                 return b""
-            await self._wait()
+            await self._next()
         return self._take_body()
 
     def _take_body(self) -> bytes:
@@ -237,7 +237,7 @@ class Connection:
                         raise self._failed
                     if (self._is_complete and not self._body) or self._is_refusal:
                         return
-                    await self._wait()
+                    await self._next()
             finally:
                 self._sink = None
             if self._sink_waits_for is not None:
@@ -274,14 +274,12 @@ class Connection:
                 raise ExchangeFailed("malformed", f"the answer is larger than {limit_bytes} bytes")
         return b"".join(parts)
 
-    async def _wait(self) -> None:
+    def _next(self) -> asyncio.Future[None]:
+        """What is done when there is something to look at."""
         if self._failed is not None:
             raise self._failed
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
     def fail(self, failure: ExchangeFailed) -> None:
         """Breaks the exchange from outside: whoever waits for it learns at once, and the replica sees a closed socket."""
@@ -326,18 +324,24 @@ class ConnectionPool:
         self._tls = (tls or ClientTls(NO_FILES)) if origin.tls else None
         self._idle: deque[Connection] = deque()
 
+    def idle(self) -> Connection | None:
+        """A connection that waits for another exchange, if there is one."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_reusable and connection.idle_s < IDLE_S:
+                return connection
+            connection.abort()
+        return None
+
     async def connect(self, timeout_s: float, fresh: bool = False) -> Connection:
         """An idle connection, or a new one.
 
         Raises:
             ExchangeFailed: `refused` or `unreachable`.
         """
-        while self._idle:
-            connection = self._idle.pop()
-            if not fresh and connection.is_reusable and connection.idle_s < IDLE_S:
-                return connection
-            connection.abort()
-        return await self._open(asyncio.get_running_loop(), timeout_s)
+        if fresh:
+            self.close()
+        return self.idle() or await self._open(asyncio.get_running_loop(), timeout_s)
 
     async def _open(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> Connection:
         origin, tls = self._origin, self._tls

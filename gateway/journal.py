@@ -434,7 +434,8 @@ def _told(payload: bytes) -> Json:
         raise ExchangeFailed("malformed", f"an event that is not JSON: {error}") from error
     if not isinstance(told, dict):
         raise ExchangeFailed("malformed", "an event that is no part of an answer")
-    if isinstance(told.get("error"), dict | str):
+    # A tuple of types, as mypyc looks at each of them itself; of a union it makes an object first.
+    if isinstance(told.get("error"), (dict, str)):
         raise ExchangeFailed("error_event", str(told["error"])[:300])
     return told
 
@@ -444,7 +445,7 @@ def _is_answer(event: Json) -> bool:
     choices, usage = event.get("choices"), event.get("usage")
     return (
         isinstance(choices, list)
-        and all(map(_is_choice, choices))
+        and all(_is_choice(choice) for choice in choices)
         and (usage is None or _is_usage(usage))
         and _are_ids(event.get("prompt_token_ids"))
         and isinstance(event.get("created") or 0, int)

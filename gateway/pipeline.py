@@ -5,7 +5,7 @@ tried; a stream that broke goes back with its journal, and goes on where it was.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from time import perf_counter
@@ -36,6 +36,7 @@ from gateway.specs import GivesUp
 from gateway.sse import frame
 from gateway.tier import Permit
 from gateway.trail import NO_TRAIL, Trail
+from gateway.turn import NO_TURN
 
 ONE_TEXT = GivesUp(n=1, logprobs=True)
 """What a tier without replicas leaves out: it has a text, and nothing else."""
@@ -77,7 +78,7 @@ class Pipeline:
                 return await self._turn_away(request, enriched, trail, reply)
             request = enriched
         facts = self._facts(request, arrived_at)
-        turn = await self.sessions.begin(facts.session, self.fleet.is_lost)
+        turn = await self.sessions.begin(facts.session, self.fleet.is_lost) if facts.session else NO_TURN
         course = Course(request, facts, Journal(request), turn, time, trail=trail)
         self.budget.earn(time())
         verdict: Verdict = False
@@ -170,14 +171,15 @@ class Pipeline:
         tier = self.fleet.tiers[decision.tier]
         tier.recent.waited(tier.spec.slo.against_promise_s(left_at - now, course.facts.priority), left_at)
 
-    async def _attempt(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> Verdict:
+    def _attempt(
+        self, course: Course, decision: Serve, permit: Permit, reply: Reply
+    ) -> Coroutine[object, object, Verdict]:
         """One attempt, or a race of two."""
         may_race = self.may_hedge and not course.is_retry and is_streamed_inside(course.request)
         # Where each attempt costs money, one at a time.
         may_race = may_race and self.fleet.tiers[decision.tier].purse is None
-        if may_race:
-            return await self._race(course, decision, permit, reply)
-        return await self.attempts.run(course, decision, permit, reply)
+        run = self._race if may_race else self.attempts.run
+        return run(course, decision, permit, reply)
 
     async def _race(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> Verdict:
         """An attempt that is joined by a second one when its first token is late; whoever has a token first goes on."""

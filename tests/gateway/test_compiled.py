@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.compiled import ROOT, SOURCES, folder_for
+from scripts.native_constructors import with_constructors
 
 ANSWERS = "tests.gateway.answers_of_the_hot_path"
 
@@ -82,6 +84,60 @@ def _pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
         else:
             pairs.append((target, node.value))
     return pairs
+
+
+SAMPLE = '''\
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Stone:
+    weight_g: int
+    name: str = field(default="pebble", repr=False)
+    veins: list[str] = field(default_factory=lambda: ["quartz"], compare=False)
+
+
+@dataclass(slots=True, eq=False)
+class Pile:
+    """Of stones."""
+
+    stones: tuple[Stone, ...] = ()
+    is_high: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_high = len(self.stones) > 1
+
+
+def seen() -> list[object]:
+    one, other = Stone(3), Stone(weight_g=3, veins=["ore"])
+    piles = Pile((one, other)), Pile()
+    heavy = replace(other, weight_g=5)
+    own_lists = one.veins is not Stone(3).veins
+    same = one == other, hash(one) == hash(other), piles[0] == Pile((one, other)), own_lists
+    return [repr(one), repr(heavy), heavy.name, [p.is_high for p in piles], same]
+'''
+
+
+def test_a_constructor_in_the_source_does_what_the_generated_one_does() -> None:
+    plain: dict[str, Any] = {"__name__": __name__}
+    written: dict[str, Any] = {"__name__": __name__}
+    exec(SAMPLE, plain)
+    exec(with_constructors(SAMPLE), written)
+    assert written["seen"]() == plain["seen"]()
+    assert "__init__" in with_constructors(SAMPLE)
+
+
+def test_constructors_move_no_line() -> None:
+    for source in SOURCES:
+        text = (ROOT / source).read_text()
+        changed = zip(text.split("\n"), with_constructors(text).split("\n"), strict=True)
+        assert {old.strip()[:11] for old, new in changed if old != new} <= {"", "@dataclass("}, source
+
+
+def test_every_dataclass_of_the_hot_path_gets_one() -> None:
+    for source in SOURCES:
+        text = (ROOT / source).read_text()
+        assert with_constructors(text).count(" -> None: self.") == text.count("@dataclass("), source
 
 
 def test_edited_sources_are_never_shadowed(tmp_path: Path) -> None:
