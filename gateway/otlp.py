@@ -1,7 +1,8 @@
 """Spans in OTLP's protobuf encoding, made of trails.
 
-Written by hand, and checked in the tests against opentelemetry-proto: a span of its classes costs eight times as much,
-one of the SDK thirty times, and the thread that makes them holds the interpreter meanwhile.
+Written by hand, and checked in the tests against opentelemetry-proto: a span of its classes costs twenty times as much,
+one of the SDK more yet, and the thread that makes them holds the interpreter meanwhile. What requests that went the
+same way have in common is made once, and all spans of one are packed around it in one go.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from functools import lru_cache
 from struct import Struct, pack
 from time import perf_counter_ns, time_ns
 
+from gateway.trace_context import TraceContext
 from gateway.trail import Outcome, Step, Trail
 
 _SERVER, _CLIENT, _INTERNAL = 2, 3, 1
@@ -16,6 +18,7 @@ _ERROR = 2
 _FAILED: frozenset[Outcome] = frozenset({"shed", "broken", "failed"})
 _LONGEST = 256
 """Of an attribute's text, in characters."""
+_TOKENS, _AFTER_TOKENS = "gen_ai.usage.output_tokens", "graceway.after_tokens"
 SCOPE = "graceway"
 _OPERATIONS = {"chat": "chat", "text": "text_completion", "embedding": "embeddings"}
 """OpenTelemetry's names."""
@@ -102,104 +105,198 @@ def _root_shape(
     return _shape("gateway", _SERVER, tier, replica, reason, failure) + attributes
 
 
+_Way = tuple[str, str, str, str, int, bool, bool]
+"""What a step shares with others: name, tier, replica, reason, size of what more it says, and whether there are spans of its
+prefill and its decode."""
+_RootWay = tuple[str, str, str, str, str, str, str, str, str, int, int]
+"""What a request shares with others: the arguments of `_root_shape`, and the sizes of where it belongs and what more it says."""
+_Common = tuple[int, bytes, int]
+"""Of one span: the size of where it belongs, the fields that it shares, and the size of what more it says."""
+_ID_AND_TIMES_BYTES = 30
+_BELOW_BYTES = 26
+"""A trace's id, and the field of the parent."""
+_REGISTER = 0x0FFFFFFFFFFFFFFF
+"""All numbers up to it fit into a register of a compiled module."""
+
+
+class _Layout:
+    """The spans of requests that went the same way: all but ids, times, and what more some of them say."""
+
+    __slots__ = ("_constant", "_pack")
+
+    def __init__(self, spans: Iterable[_Common]) -> None:
+        constant: list[bytes] = []
+        sizes: list[str] = []
+        behind = b""
+        for belongs_bytes, fields, more_bytes in spans:
+            size = varint(_ID_AND_TIMES_BYTES + belongs_bytes + len(fields) + more_bytes)
+            constant += (behind + b"\x12" + size + b"\x0a\x10", b"\x12\x08", b"\x39", b"\x41")
+            sizes += (f"{belongs_bytes}s", "8s", "Q", "Q")
+            behind = fields
+            if more_bytes:
+                constant.append(behind)
+                sizes.append(f"{more_bytes}s")
+                behind = b""
+        fills = [f"{len(part)}s{size}" for part, size in zip(constant, sizes, strict=True)]
+        self._constant: list[object] = [*constant, behind]
+        self._pack = Struct(f"<{''.join(fills)}{len(behind)}s").pack
+
+    def filled(self, varying: list[object]) -> bytes:
+        """`varying` has, of each span, where it belongs, its id, when it began and ended, and what more it says, if anything."""
+        fields = self._constant + varying
+        fields[::2], fields[1::2] = self._constant, varying
+        return self._pack(*fields)
+
+
+@lru_cache(maxsize=1024)
+def _layout(root: _RootWay, *steps: _Way) -> _Layout:
+    spans: list[_Common] = [(root[9], _root_shape(*root[:9]), root[10])]
+    for step in steps:
+        spans += _common(*step)
+    return _Layout(spans)
+
+
+def _common(
+    name: str, tier: str, replica: str, reason: str, more_bytes: int, has_prefill: bool, has_decode: bool
+) -> Iterator[_Common]:
+    """Of an attempt, a reason is why it failed."""
+    kind, failure = (_CLIENT, reason) if name == "attempt" else (_INTERNAL, "")
+    yield _BELOW_BYTES, _shape(name, kind, tier, replica, reason, failure), more_bytes
+    for part, is_there in (("prefill", has_prefill), ("decode", has_decode)):
+        if is_there:
+            yield _BELOW_BYTES, _shape(part, _INTERNAL), 0
+
+
 class _Trace:
-    """Writes the spans of one trail, each with its length, as a batch holds them."""
+    """Gathers what tells the spans of one request from those of others that went the same way."""
 
-    def __init__(self, trail: Trail, clock: Clock) -> None:
-        assert trail.root is not None, "only what is sampled is delivered"
-        self._offset_ns = clock.offset_ns
-        self._root = trail.root.span_id
-        self._trace = trail.root.trace_id.to_bytes(16, "big")
-        self.spans: list[bytes] = []
+    __slots__ = ("_below_root", "_last_id", "_offset_ns", "_trace", "varying", "ways")
 
-    def next_id(self) -> int:
+    def __init__(self, root: TraceContext, offset_ns: int) -> None:
+        self._offset_ns, self._trace = offset_ns, bytes.fromhex(root.trace_id)
+        self._last_id = root.span_id & _REGISTER
+        self._below_root = self.below(root.span_id)
+        self.varying: list[object] = []
+        self.ways: list[_Way] = []
+
+    def below(self, parent: int) -> bytes:
+        """Where a span belongs; 0 where nobody is above it."""
+        return b"%b\x22\x08%b" % (self._trace, parent.to_bytes(8, "big")) if parent else self._trace
+
+    def _next_id(self) -> int:
         """For a span that nobody else refers to: near the root's, which is random."""
-        return (self._root + len(self.spans)) & 0xFFFFFFFFFFFFFFFF or 1
+        self._last_id += 1
+        return self._last_id
 
-    def add(
-        self, above: int, span_id: int, shape: bytes, began_at: float, ended_at: float, more: bytes = b""
-    ) -> None:
-        """`above` is the parent's id, 0 where there is none."""
+    def add(self, belongs: bytes, span_id: int, began_at: float, ended_at: float) -> None:
         began_ns = int(began_at * 1e9) + self._offset_ns
         ended_ns = int(ended_at * 1e9) + self._offset_ns if ended_at > began_at else began_ns
-        ids = _IDS(
-            b"\x0a\x10", self._trace, b"\x12\x08", span_id.to_bytes(8, "big"), 0x39, began_ns, 0x41, ended_ns
+        self.varying += (belongs, span_id.to_bytes(8, "big"), began_ns, ended_ns)
+
+    def add_step(self, step: Step) -> None:
+        self.ways.append((step.name, step.tier, step.replica, step.reason, 0, False, False))
+        self.add(self._below_root, self._next_id(), step.began_at, step.ended_at)
+
+    def add_attempt(self, step: Step) -> None:
+        """The attempt and, below it, its two parts, as far as they say more: before the first token they are one, and an
+        answer of one token ends with it.
+        """
+        has_prefill = step.first_token_at > 0.0
+        has_decode = has_prefill and (step.tokens > 1 or step.reason != "")
+        more = _attribute(_TOKENS, max(0, step.tokens))
+        if step.after_tokens:
+            more += _attribute(_AFTER_TOKENS, step.after_tokens)
+        self.ways.append(
+            ("attempt", step.tier, step.replica, step.reason, len(more), has_prefill, has_decode)
         )
-        parent = b"\x22\x08" + above.to_bytes(8, "big") if above else b""
-        size = len(ids) + len(parent) + len(shape) + len(more)
-        self.spans.append(b"\x12%b%b%b%b%b" % (varint(size), ids, parent, shape, more))
-
-
-_IDS = Struct("<2s16s2s8sBQBQ").pack
+        span_id = step.span_id or self._next_id()
+        self.add(self._below_root, span_id, step.began_at, step.ended_at)
+        self.varying.append(more)
+        if has_prefill:
+            belongs = self.below(span_id)
+            self.add(belongs, self._next_id(), step.began_at, step.first_token_at)
+            if has_decode:
+                self.add(belongs, self._next_id(), step.first_token_at, step.ended_at)
 
 
 # of a trail
 
 
-def spans_of(trail: Trail, clock: Clock) -> list[bytes]:
+def spans_of(trail: Trail, clock: Clock) -> bytes:
     """All spans of one request, each a field of ScopeSpans."""
-    root, trace = trail.root, _Trace(trail, clock)
-    assert root is not None
-    above = 0 if trail.parent is None else trail.parent.span_id
-    trace.add(above, root.span_id, *_of_root(trail, clock))
+    root, answer = trail.root, trail.last_attempt
+    assert root is not None, "only what is sampled is delivered"
+    trace = _Trace(root, clock.offset_ns)
+    belongs = trace.below(0 if trail.parent is None else trail.parent.span_id)
+    more = _more(trail, answer, clock)
+    trace.add(belongs, root.span_id, trail.received_at, trail.ended_at)
+    trace.varying.append(more)
     last = trail.received_at
     for step in trail.steps:
         last = step.ended_at if step.ended_at > last else last
         if step.name == "attempt":
-            _add_attempt(trace, root.span_id, step)
+            trace.add_attempt(step)
         else:
-            shape = _shape(step.name, _INTERNAL, step.tier, step.replica, step.reason)
-            trace.add(root.span_id, trace.next_id(), shape, step.began_at, step.ended_at)
-    trace.add(root.span_id, trace.next_id(), _shape("settle", _INTERNAL), last, trail.ended_at)
-    return trace.spans
-
-
-def _of_root(trail: Trail, clock: Clock) -> tuple[bytes, float, float, bytes]:
-    """Shape, times, and what else there is of the span of the whole request."""
-    last = trail.last_attempt
+            trace.add_step(step)
+    trace.add_step(Step("settle", last, trail.ended_at))
     failure = (trail.reason or trail.outcome) if trail.outcome in _FAILED else ""
-    replica = "" if last is None else last.replica
-    shape = _root_shape(
-        trail.kind, trail.model, trail.outcome, trail.priority, trail.tenant, trail.tier, replica, trail.reason, failure
+    way: _RootWay = (
+        trail.kind, trail.model, trail.outcome, trail.priority, trail.tenant, trail.tier,
+        "" if answer is None else answer.replica, trail.reason, failure, len(belongs), len(more),
     )  # fmt: skip
-    more = field(9, _key_value("graceway.request_id", trail.request_id))
+    return _layout(way, *trace.ways).filled(trace.varying)
+
+
+def _more(trail: Trail, answer: Step | None, clock: Clock) -> bytes:
+    """What the span of the whole request says that others that went the same way may not."""
+    more = _text("graceway.request_id", trail.request_id)
     if trail.session:
-        more += field(9, _key_value("graceway.session", trail.session))
-    if last is not None:
-        more += _attribute("gen_ai.usage.output_tokens", max(0, last.after_tokens + last.tokens))
+        more += _text("graceway.session", trail.session)
+    if answer is not None:
+        more += _attribute(_TOKENS, max(0, answer.after_tokens + answer.tokens))
     if trail.outcome != "served" or len(trail.steps) > 2:
         more += b"".join(_events(trail, clock))
-    return shape, trail.received_at, trail.ended_at, more
+    return more
+
+
+def _text(key: str, text: str) -> bytes:
+    """An attribute that hardly ever comes again."""
+    data = text[:_LONGEST].encode("utf-8", "replace")
+    return _before(key, len(data)) + data
+
+
+@lru_cache(maxsize=4096)
+def _before(key: str, size: int) -> bytes:
+    """Everything of an attribute of so many bytes but those."""
+    told = b"\x0a" + varint(size)
+    named = field(1, key.encode()) + b"\x12" + varint(len(told) + size) + told
+    return b"\x4a" + varint(len(named) + size) + named
 
 
 def _events(trail: Trail, clock: Clock) -> Iterator[bytes]:
     """What a person looks for in a trace: that quality was given up, that nobody answered, that a stream broke and went on."""
     for step in trail.steps:
         if step.after_tokens:
-            yield _event(clock.unix_ns(step.began_at), "resume", "graceway.after_tokens", step.after_tokens)
+            yield _event(clock.unix_ns(step.began_at), "resume", _AFTER_TOKENS, step.after_tokens)
     if trail.outcome in ("degraded", "shed", "broken"):
         yield _event(clock.unix_ns(trail.ended_at), trail.outcome, "graceway.reason", trail.reason)
 
 
-def _add_attempt(trace: _Trace, root_id: int, step: Step) -> None:
-    """The attempt and, below it, its two parts."""
-    span_id = step.span_id or trace.next_id()
-    more = _attribute("gen_ai.usage.output_tokens", max(0, step.tokens))
-    if step.after_tokens:
-        more += _attribute("graceway.after_tokens", step.after_tokens)
-    shape = _shape("attempt", _CLIENT, step.tier, step.replica, step.reason, step.reason)
-    trace.add(root_id, span_id, shape, step.began_at, step.ended_at, more)
-    first_at = step.first_token_at or step.ended_at
-    trace.add(span_id, trace.next_id(), _shape("prefill", _INTERNAL), step.began_at, first_at)
-    if step.first_token_at:
-        trace.add(span_id, trace.next_id(), _shape("decode", _INTERNAL), first_at, step.ended_at)
+def batch_of(resource: bytes, spans: list[bytes]) -> bytes:
+    """An ExportTraceServiceRequest.
+
+    Args:
+        resource: what all spans have in common, from `resource_of`.
+        spans: of each request, from `spans_of`.
+    """
+    size = len(_SCOPE) + sum(map(len, spans))
+    scoped = b"\x12" + varint(size) + _SCOPE
+    # In one piece: each copy of a batch costs as much as sending it.
+    head = b"\x0a" + varint(len(resource) + len(scoped) - len(_SCOPE) + size) + resource + scoped
+    return b"".join([head, *spans])
 
 
-def batch_of(resource: bytes, spans: Iterable[bytes]) -> bytes:
-    """An ExportTraceServiceRequest. `resource` is what all spans have in common, from `resource_of`; `spans` are of
-    `spans_of`."""
-    scope = field(1, field(1, SCOPE.encode()))
-    return field(1, resource + field(2, scope + b"".join(spans)))
+_SCOPE = field(1, field(1, SCOPE.encode()))
 
 
 def resource_of(attributes: dict[str, str]) -> bytes:

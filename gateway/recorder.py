@@ -43,7 +43,7 @@ class Recorder:
         if parent is None and self._rng.random() >= self._ratio:
             return None
         bits = self._rng.getrandbits
-        trace_id = parent.trace_id if parent is not None else bits(128) | 1
+        trace_id = parent.trace_id if parent is not None else f"{bits(128) | 1:032x}"
         return TraceContext(trace_id, bits(64) | 1, parent is None or parent.is_sampled)
 
     def _deliver(self, trail: Trail) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 from time import perf_counter
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gateway.errors import ClientError
 from gateway.policy.decision import Decision, Serve, Wait
@@ -22,23 +22,37 @@ Outcome = Literal[
 found the request wrong; the client left; the gateway's own fault."""
 
 
-class Step(NamedTuple):
-    """One part of the way. What does not apply to it is empty."""
+class Step:
+    """One part of the way. What does not apply to it is empty.
 
-    name: str
-    began_at: float
-    ended_at: float
-    tier: str = ""
-    replica: str = ""
-    reason: str = ""
-    """Why a decision fell as it did, or what an attempt failed of; empty for success."""
-    tokens: int = 0
-    """That an attempt generated."""
-    after_tokens: int = 0
-    """That were there before it: more than none for one that goes on with a broken answer."""
-    first_token_at: float = 0.0
-    span_id: int = 0
-    """Under which a replica goes on with the trace; 0 where none does."""
+    Args:
+        reason: why a decision fell as it did, or what an attempt failed of; empty for success.
+        tokens: that an attempt generated.
+        after_tokens: that were there before it: more than none for one that goes on with a broken answer.
+        span_id: under which a replica goes on with the trace; 0 where none does.
+    """
+
+    __slots__ = (
+        "after_tokens", "began_at", "ended_at", "first_token_at", "name", "reason", "replica", "span_id", "tier", "tokens",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        began_at: float,
+        ended_at: float,
+        tier: str = "",
+        replica: str = "",
+        reason: str = "",
+        tokens: int = 0,
+        after_tokens: int = 0,
+        first_token_at: float = 0.0,
+        span_id: int = 0,
+    ) -> None:
+        self.name, self.began_at, self.ended_at = name, began_at, ended_at
+        self.tier, self.replica, self.reason = tier, replica, reason
+        self.tokens, self.after_tokens = tokens, after_tokens
+        self.first_token_at, self.span_id = first_token_at, span_id
 
 
 class Trail:
@@ -90,7 +104,7 @@ class Trail:
     @property
     def trace_id(self) -> str:
         known = self.root or self.parent
-        return f"{known.trace_id:032x}" if known is not None else ""
+        return known.trace_id if known is not None else ""
 
     @property
     def attempts(self) -> list[Step]:
@@ -100,8 +114,10 @@ class Trail:
     def last_attempt(self) -> Step | None:
         """The attempt that the answer is of, or that was to be; None where the gateway itself answered, or nobody."""
         is_answer = self.outcome in ("served", "degraded")
-        of_tier = [s for s in self.attempts if s.tier == self.tier and not (is_answer and s.reason)]
-        return of_tier[-1] if of_tier else None
+        for step in reversed(self.steps):
+            if step.name == "attempt" and step.tier == self.tier and not (is_answer and step.reason):
+                return step
+        return None
 
     @property
     def traceparent(self) -> str:

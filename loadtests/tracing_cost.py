@@ -5,7 +5,8 @@ that is not.
 dozen requests that last well below a second. What is compared lies side by side in a round, in an order by chance, in one
 process, so that neither a machine that slows down nor where memory lies tells them apart; and one way is measured twice,
 which says how much of the rest is noise. Nothing sampled is a change of the config. Sampled requests say so themselves, by
-`traceparent`; of the threads beside the event loop, which turn them into spans, all CPU is theirs.
+`traceparent`; of the threads beside the event loop, which turn them into spans, all CPU is theirs but what those threads
+spend without tracing, too.
 """
 
 import argparse
@@ -35,6 +36,8 @@ LOADS = {"whole, 1 token": (1, False, 2), f"stream, {STREAM_TOKENS} tokens": (ST
 """Tokens, whether streamed, and how often each client asks in a round."""
 FLUSH_S = 1.0
 """After which the spans of all that was asked have been sent: the exporter looks twice a second."""
+IDLE_S = 3.0
+"""For which it is looked at while nobody asks."""
 _QUESTION = [{"role": "user", "content": "What does a gateway cost, in microseconds, per request?"}]
 _CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0"
 PATIENT = Plan(
@@ -171,12 +174,23 @@ async def rounds_sampled(traced: Traced, load: str, seconds: float) -> tuple[lis
         sampled += LOADS[load][2] * CLIENTS if way == SAMPLED else 0
         return await traced.cost_us(load, _CONTEXT + ("1" if way == SAMPLED else "0"))
 
+    idle = await _beside_idle(traced)
     await traced.become(True)
     await asyncio.sleep(FLUSH_S)
-    beside_before_s = traced.beside_s()
+    began_at, beside_before_s = time.perf_counter(), traced.beside_s()
     rounds = await _rounds([UNSAMPLED, SAMPLED], cost_us, seconds)
     await asyncio.sleep(FLUSH_S)
-    return rounds, (traced.beside_s() - beside_before_s) / sampled * 1e6
+    spent_s = traced.beside_s() - beside_before_s - idle * (time.perf_counter() - began_at)
+    return rounds, spent_s / sampled * 1e6
+
+
+async def _beside_idle(traced: Traced) -> float:
+    """What share of a core the threads beside take without tracing, while nobody asks: they look for work all the time."""
+    await traced.become(False)
+    await asyncio.sleep(FLUSH_S)
+    began_at, before_s = time.perf_counter(), traced.beside_s()
+    await asyncio.sleep(IDLE_S)
+    return (traced.beside_s() - before_s) / (time.perf_counter() - began_at)
 
 
 async def _rounds(

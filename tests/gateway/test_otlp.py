@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -10,7 +11,7 @@ from gateway.request import Request
 from gateway.trace_context import TraceContext
 from gateway.trail import Outcome, Step, Trail
 
-TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", 0x00F067AA0BA902B7
 FIRST, SECOND, CALLER = 0xAAAAAAAAAAAAAAAA, 0xBBBBBBBBBBBBBBBB, 0xCCCCCCCCCCCCCCCC
 RESUMED = [
     Step("decide", 100.0, 100.1, "primary"),
@@ -34,7 +35,7 @@ def number(span_id: bytes) -> int:
 
 
 def sent(made: Trail) -> list[Span]:
-    body = batch_of(resource_of({"service.name": "graceway"}), spans_of(made, Clock()))
+    body = batch_of(resource_of({"service.name": "graceway"}), [spans_of(made, Clock())])
     (resource,) = ExportTraceServiceRequest.FromString(body).resource_spans
     assert [(a.key, a.value.string_value) for a in resource.resource.attributes] == [
         ("service.name", "graceway")
@@ -53,7 +54,7 @@ def test_a_stream_that_broke_and_went_on() -> None:
     assert [s.name for s in spans] == [
         "gateway", "decide", "queue", "attempt", "prefill", "decode", "decide", "attempt", "prefill", "decode", "settle",
     ]  # fmt: skip
-    assert {s.trace_id.hex() for s in spans} == {f"{TRACE:032x}"}
+    assert {s.trace_id.hex() for s in spans} == {TRACE}
     assert len({s.span_id for s in spans}) == len(spans)
     root, first, second = spans[0], spans[3], spans[7]
     assert (number(root.span_id), root.parent_span_id, root.kind) == (SPAN, b"", Span.SPAN_KIND_SERVER)
@@ -99,6 +100,37 @@ def test_giving_up_quality_is_no_error_but_shows() -> None:
     root = sent(made)[0]
     assert root.status.code == 0
     assert [(e.name, e.attributes[0].value.string_value) for e in root.events] == [("degraded", "no_replica")]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "parts"),
+    [
+        # Nothing but the attempt is known of it before its first token.
+        (Step("attempt", 100.0, 101.0, "primary", "a", "refused"), []),
+        (Step("attempt", 100.0, 101.0, "primary", "a"), []),
+        # An answer of one token ends with it; one that hung behind its first token was decoding.
+        (Step("attempt", 100.0, 101.0, "primary", "a", "", 1, 0, 100.9), ["prefill"]),
+        (Step("attempt", 100.0, 101.0, "primary", "a", "hang", 1, 0, 100.2), ["prefill", "decode"]),
+        (Step("attempt", 100.0, 101.0, "primary", "a", "", 2, 0, 100.2), ["prefill", "decode"]),
+    ],
+)
+def test_parts_of_an_attempt_that_say_more_than_it(attempt: Step, parts: list[str]) -> None:
+    spans = sent(trail([attempt], "served"))
+    assert [s.name for s in spans] == ["gateway", "attempt", *parts, "settle"]
+    assert {s.parent_span_id for s in spans[2:-1]} <= {spans[1].span_id}
+    assert len({s.span_id for s in spans}) == len(spans)
+
+
+def test_requests_that_went_the_same_way_keep_what_is_theirs() -> None:
+    first, second = (trail(RESUMED, "served", session=session) for session in ("a", "b"))
+    second.request_id, second.root = "an-id", TraceContext("1" * 32, 7, True)
+    for made in (first, second):
+        root, *below = sent(made)
+        assert made.root is not None
+        assert (root.trace_id.hex(), number(root.span_id)) == (made.root.trace_id, made.root.span_id)
+        assert attributes(root)["graceway.request_id"] == made.request_id
+        assert attributes(root)["graceway.session"] == made.session
+        assert {s.trace_id for s in below} == {root.trace_id}
 
 
 def test_text_that_is_long_or_odd_is_still_a_message() -> None:
