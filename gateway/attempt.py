@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from time import perf_counter
 
 from fallback_models.answer import Answer
@@ -197,21 +198,36 @@ class Attempts:
 
     def _patience(self, course: Course, tier_name: str, replica: Replica) -> Patience:
         now, deadline = course.time(), course.facts.deadline
+
+        def has_others() -> bool:
+            return self._has_others(course, replica)
+
         if not is_streamed_inside(course.request):
             # Its first byte is its last: only the deadline says how long that may take.
-            return Patience(deadline, deadline, deadline, bool)
+            return Patience(deadline, deadline, deadline, has_others)
         tier = self.fleet.tiers[tier_name]
         # A length that was never seen to its first token is known by how long it was waited for: so, twice as long.
         longer_s = 2.0 * tier.prefill.more_s(course.facts.fresh_size_bytes)
         soon_at = now + tier.first_token_patience_s(now) + longer_s
         latest_at = now + tier.spec.slo.ttft_s + longer_s
-        return Patience(soon_at, latest_at, deadline, lambda: self._has_others(course, replica))
+        return Patience(soon_at, latest_at, deadline, has_others)
 
     def _has_others(self, course: Course, replica: Replica) -> bool:
-        """Whether another replica could be asked, of any tier that the caller accepts."""
+        """Whether another replica could be asked, of any tier that the caller accepts; or go on, once the answer has begun."""
         now, tried = course.time(), {replica.replica, *(attempt.replica for attempt in course.attempts)}
-        accepted = list(self.fleet.tiers.values())[: course.facts.lowest_tier + 1]
-        return any(r.replica not in tried for tier in accepted for r in tier.routable(now))
+        tiers = list(self.fleet.tiers.values())[: course.facts.lowest_tier + 1]
+        if course.has_begun:
+            if course.request.inexact_because:
+                return False
+            own_and_lower = dropwhile(lambda tier: tier.name != course.first_tier, tiers)
+            tiers = [tier for tier in own_and_lower if tier.spec.resume != "none"]
+        # Where one pauses because all do, as on one machine, there is nowhere better.
+        least_s = replica.silence_s(now) / 2
+        return any(
+            r.replica not in tried and (not least_s or tier.replicas[r.replica].silence_s(now) < least_s)
+            for tier in tiers
+            for r in tier.routable(now)
+        )
 
     async def _stream(
         self, course: Course, served: Served, replica: Replica, exchange: Exchange, reply: Reply

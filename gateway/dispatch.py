@@ -105,7 +105,7 @@ class Exchange:
 
     def _begin(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         self.has_connection = True
-        self.stream = Stream(connection)
+        self.stream = Stream(connection, self._patience.has_others)
         self._replica.streams.add(self.stream)
         first_at = min(self._patience.first_token_at, self._patience.deadline)
         self._timer = loop.call_at(first_at, self._on_timer, loop)

@@ -18,7 +18,7 @@ from gateway.policy.health import Health, after_failure, after_pass
 from gateway.policy.heartbeat import Heartbeats
 from gateway.policy.outlier import FACTOR, GAP_FLOOR_S, TTFT_FLOOR_S, ejection_s, slowest
 from gateway.policy.patience import gap_patience_s
-from gateway.replica import Place, Replica
+from gateway.replica import Place, Replica, Stream
 from gateway.specs import HealthSpec
 from gateway.tier import Tier
 from replicas.autoscaling.rotation import ROTATIONS, RotationRecord
@@ -34,6 +34,8 @@ OUTLIER_EVERY = 5
 REGISTRY_S = 0.5
 STREAM_SILENCE_FACTOR = 2.0
 """One silent stream on a replica whose others advance: the engine lost it, or preempted it; it gets this much longer."""
+HOPELESS_S = 10.0
+"""Silence after which a replica that nobody can stand in for is given up: its clients are told, rather than kept waiting."""
 MIN_SAMPLES = 8
 EJECT_BASE_S, EJECT_MAX_S = 1.0, 30.0
 PROBE_AGAIN_S = {"starting": 0.25, "suspect": 0.1, "down": 1.0, "quarantined": 1.0, "ejected": 0.5}
@@ -189,7 +191,8 @@ class HealthWatch:
         now = asyncio.get_running_loop().time()
         self._become(replica, after_failure(replica.health, result.reason, self.spec.down_after, now))
         if replica.health.state == "down":
-            replica.break_streams("replica_down")
+            # Whose answer has begun, and can't go on elsewhere, has nothing better to do than to listen.
+            replica.break_streams("replica_down", lambda s: not s.last_token_at or s.can_move())
             self.fleet.prefixes.forget(replica.replica)
 
     def _quarantine(self, replica: Replica, reason: str) -> None:
@@ -229,13 +232,16 @@ class HealthWatch:
         for replica in tier.replicas.values():
             if not replica.streams:
                 continue
-            decoding = [s for s in replica.streams if s.last_token_at and s.is_movable and not s.is_blocked]
+            begun = [s for s in replica.streams if s.last_token_at and not s.is_blocked]
+            if not replica.health.is_ready:
+                _give_up_hope([s for s in begun if now - s.last_token_at > HOPELESS_S])
+            decoding = [s for s in begun if s.is_movable]
             if not decoding:
                 continue
             patience_s = self._patience_s(tier, replica)
-            newest = max(s.last_token_at for s in decoding)
-            if now - newest > patience_s:
-                self._hung(replica, now - newest, now)
+            silence_s = now - max(s.last_token_at for s in decoding)
+            if silence_s > patience_s:
+                self._hung(replica, silence_s, now)
                 continue
             for stream in decoding:
                 if now - stream.last_token_at > STREAM_SILENCE_FACTOR * patience_s:
@@ -247,9 +253,11 @@ class HealthWatch:
         return gap_patience_s(replica.gaps, tier.spec.slo.itl_s, prefill_s)
 
     def _hung(self, replica: Replica, silence_s: float, now: float) -> None:
-        log.warning("%s: no token for %.0f ms while decoding", replica.breaker.name, silence_s * 1e3)
-        replica.signal("suspect", "hung", now)
-        replica.break_streams("hung")
+        """Streams that can go on elsewhere do. The others lose nothing by listening on: it may only pause."""
+        if replica.health.is_ready:
+            log.warning("%s: no token for %.0f ms while decoding", replica.breaker.name, silence_s * 1e3)
+            replica.signal("suspect", "hung", now)
+        replica.break_streams("hung", lambda stream: stream.can_move())
 
     def _eject_outliers(self, tier: Tier, now: float) -> None:
         replicas = tier.replicas.values()
@@ -267,7 +275,7 @@ class HealthWatch:
         replica.out_until = now + ejection_s(replica.ejections, EJECT_BASE_S, EJECT_MAX_S, self._rng)
         self._become(replica, Health("ejected", "slower than its peers", now))
         replica.kick.set()
-        replica.break_streams("slow", only_movable=True)
+        replica.break_streams("slow", lambda stream: stream.is_movable and stream.can_move())
 
     # the registry
 
@@ -336,3 +344,10 @@ class HealthWatch:
             if record.state == "down":
                 replica.break_streams("replica_down")
                 self.fleet.prefixes.forget(replica.replica)
+
+
+def _give_up_hope(streams: list[Stream]) -> None:
+    for stream in streams:
+        stream.connection.fail(
+            ExchangeFailed("hung", "the stream fell silent, and nobody could go on with it")
+        )

@@ -39,18 +39,25 @@ class Place:
 
 
 class Stream:
-    """One request on a replica, from the first byte sent to the last one read."""
+    """One request on a replica, from the first byte sent to the last one read.
 
-    __slots__ = ("connection", "is_blocked", "is_movable", "last_token_at")
+    `can_move` says whether another replica could go on with it now, or begin it anew.
+    """
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    __slots__ = ("can_move", "connection", "is_blocked", "is_movable", "last_token_at")
+
+    def __init__(self, connection: Connection, can_move: Callable[[], bool]) -> None:
+        self.connection, self.can_move = connection, can_move
         self.is_blocked = False
         """Whether it waits for a client that reads slowly, which says nothing about the replica."""
         self.last_token_at = 0.0
         """0 before the first token."""
         self.is_movable = False
-        """Whether it can go on elsewhere."""
+        """Whether it can be gone on with, wherever that is."""
+
+
+def _is_any(_: Stream) -> bool:
+    return True
 
 
 def _nobody_cares() -> None:
@@ -191,10 +198,10 @@ class Replica:
         self.not_before = max(self.not_before, until)
         self._changed()
 
-    def break_streams(self, failure: str, only_movable: bool = False) -> None:
+    def break_streams(self, failure: str, which: Callable[[Stream], bool] = _is_any) -> None:
         """Ends its exchanges now, so that their streams go on elsewhere."""
         for stream in list(self.streams):
-            if stream.is_movable or not only_movable:
+            if which(stream):
                 stream.connection.fail(ExchangeFailed(failure, f"{self.replica} was given up"))
 
     def on_token(self, stream: Stream, now: float) -> None:
@@ -204,6 +211,14 @@ class Replica:
             self.gaps.add(gap_s)
             self.recent_gaps.append(gap_s)
         stream.last_token_at = self.last_token_at = now
+
+    def silence_s(self, now: float) -> float:
+        """Since the last token of any stream that decodes on it; 0 where none does."""
+        newest = 0.0
+        for stream in self.streams:
+            if stream.last_token_at > newest and not stream.is_blocked:
+                newest = stream.last_token_at
+        return now - newest if newest else 0.0
 
     def first_token_s(self, size_bytes: int) -> float:
         """How long a prompt of that length takes on it, as far as was measured."""

@@ -27,6 +27,8 @@ from replicas.autoscaling.rotation import in_rotation
 OFFER_AGAIN_S = 0.02
 SPEEDS_S = 0.05
 """How old measured speeds may be in a decision."""
+SOON = frozenset({"starting", "suspect"})
+"""States of a replica that a probe decides about within seconds."""
 
 
 class Tier:
@@ -138,7 +140,7 @@ class Tier:
         return view
 
     def _starting(self) -> int:
-        return sum(r.slots or 1 for r in self.replicas.values() if r.health.state == "starting")
+        return sum(r.slots or 1 for r in self.replicas.values() if r.health.state in SOON)
 
     def _forecast(self) -> Forecast:
         spread = min(1.0, self._deviation_s / self.service_s) if self.service_s else 0.0

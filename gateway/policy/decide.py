@@ -23,6 +23,8 @@ MOST_AT_A_BEDSIDE = 1000
 """Requests that wait for a tier that wakes; how fast it will be nobody knows yet."""
 SEAM_WAIT_S = 0.4
 """A broken stream waits this long for its tier, then goes on in a replica that is full, or in another tier."""
+SEAM_HOPELESS_S = 10.0
+"""The same where there is neither, but a replica that starts, or is only suspected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,11 @@ def decide_seam(
     untried = [r for r in options if r.replica not in context.tried] or options
     if untried:
         return Serve(tier.name, min(untried, key=lambda r: r.in_flight / (r.slots or 64)), "resumed")
-    return _other_tier(tier, facts, snapshot, attempts, seam, rng, route)
+    decision = _other_tier(tier, facts, snapshot, attempts, seam, rng, route)
+    hopeless_at = min(seam.since + SEAM_HOPELESS_S, facts.deadline)
+    if isinstance(decision, Shed) and tier.starting and now < hopeless_at:
+        return Wait(tier.name, hopeless_at, "resumed")
+    return decision
 
 
 def _other_tier(

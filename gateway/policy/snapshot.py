@@ -153,7 +153,7 @@ class TierView:
     continues: bool = True
     """Whether its replicas go on with an answer that broke."""
     starting: int = 0
-    """Places of replicas that are about to be there, while none is."""
+    """Places of replicas that are about to be there, or only suspected, while none is routable."""
     prefill: Prefill | None = None
     """The time to the first token by the prompt's length."""
     sheddable_slo_s: float = 0.0

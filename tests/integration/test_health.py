@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.client import Question, ask, assert_whole
+from tests.integration.client import Question, ask, assert_broken, assert_whole
 from tests.integration.conftest import Engines
 from tests.integration.rig import BRISK, Json, RunningGateway, canned, serving, tier
 from tests.rig import EngineProcess, eventually
@@ -82,6 +82,55 @@ async def test_progress_shows_a_dead_core_at_once(engines: Engines, config: Path
         for answer in await asyncio.gather(*tasks):
             assert_whole(question, answer)
             assert answer.longest_gap_s < 2.0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("count", "timeout_s", "worst"), [(1, 5.0, "suspect"), (2, 5.0, "suspect"), (1, 0.5, "down")]
+)
+async def test_where_nobody_could_go_on_a_pause_breaks_nothing(
+    engines: Engines, config: Path, count: int, timeout_s: float, worst: str, stream: bool
+) -> None:
+    """A lone replica, or all of a tier at once, as on one machine: what was under way and what comes meanwhile is served."""
+    health = {**OFTEN, "timeout_s": timeout_s}
+    question, meanwhile = Question("chat", stream, 400), Question("chat", stream, 5)
+    replicas = engines.primary[:count]
+    async with serving(config, tier("primary", *replicas, slo=BRISK, **PROBED), health=health) as gateway:
+        tasks = [asyncio.create_task(ask(gateway.url, question)) for _ in range(4)]
+
+        async def all_decode() -> bool:
+            stats = [await e.stats() for e in replicas]
+            return sum(s["running"] for s in stats) == 4 and all(s["tokens"] > 60 for s in stats)
+
+        await eventually(all_decode)
+        for engine in replicas:
+            engine.freeze()
+        for engine in replicas:
+            await becomes(gateway, engine, worst)
+        new = asyncio.create_task(ask(gateway.url, meanwhile)) if worst == "suspect" else None
+        for engine in replicas:
+            engine.thaw()
+        for answer in await asyncio.gather(*tasks):
+            assert_whole(question, answer)
+        if new is not None:
+            assert_whole(meanwhile, await new)
+
+
+async def test_whom_nobody_could_serve_is_told_so_in_the_end(
+    engines: Engines, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.health.HOPELESS_S", 1.0)
+    monkeypatch.setattr("gateway.policy.decide.SEAM_HOPELESS_S", 1.0)
+    question = Question("chat", True, 400)
+    async with serving(config, tier("primary", engines.a, slo=BRISK), health=OFTEN) as gateway:
+        task = asyncio.create_task(ask(gateway.url, question))
+
+        async def decodes() -> bool:
+            return bool((await engines.a.stats())["tokens"] > 60)
+
+        await eventually(decodes)
+        engines.a.freeze()
+        assert_broken(question, await task)
 
 
 # 20: saturation is not death

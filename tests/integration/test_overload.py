@@ -157,7 +157,12 @@ async def test_after_a_total_loss_the_best_tier_has_all_its_traffic_within_five_
     question, loop = Question(tokens=5), asyncio.get_running_loop()
     async with serving(tmp_path / "c.yaml", *tiers, health=health) as gateway:
         long = [asyncio.ensure_future(ask(gateway.url, Question(tokens=900))) for _ in range(40)]
-        await asyncio.sleep(0.4)
+
+        async def all_are_there() -> bool:
+            stats = [await engine.stats() for engine in engines.primary]
+            return sum(s["running"] + s["waiting"] for s in stats) == 40
+
+        await eventually(all_are_there)
         for engine in engines.primary:
             await engine.kill()
         for answer in await asyncio.gather(*long):

@@ -1,10 +1,11 @@
 """Where a broken stream goes on."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from gateway.policy.decide import SEAM_WAIT_S, Limits, decide_seam
+from gateway.policy.decide import SEAM_HOPELESS_S, SEAM_WAIT_S, Limits, decide_seam
 from gateway.policy.decision import Decision, Serve, Shed, Wait
 from gateway.policy.facts import Attempt, Seam
 from gateway.policy.snapshot import Snapshot
@@ -39,6 +40,15 @@ def test_waits_a_moment_for_a_replica_that_may_prove_well() -> None:
     assert run(ladder(tier("best"), tier("small", S)), FAILED_A) == Wait(
         "best", 100.0 + SEAM_WAIT_S, "resumed"
     )
+
+
+def test_waits_longer_for_one_that_is_only_suspected_when_nobody_else_could_go_on() -> None:
+    suspected = replace(tier("best"), starting=8)
+    later = 100.0 + SEAM_WAIT_S
+    assert run(ladder(suspected), FAILED_A, now=later) == Wait("best", 100.0 + SEAM_HOPELESS_S, "resumed")
+    assert run(ladder(suspected, tier("small", S)), FAILED_A, now=later) == Serve("small", S, "no_replica")
+    assert isinstance(run(ladder(suspected), FAILED_A, now=100.0 + SEAM_HOPELESS_S), Shed)
+    assert isinstance(run(ladder(tier("best")), FAILED_A, now=later), Shed)
 
 
 def test_then_goes_on_in_the_least_full_one() -> None:
