@@ -425,6 +425,7 @@ async def test_a_stream_goes_on_when_its_replica_fails(
         assert [t for t in told if t] == [begun, ended]
 
 
+@pytest.mark.usefixtures("brief_hope")
 async def test_a_stream_that_cannot_go_on_says_so(engines: Engines, config: Path) -> None:
     question = Question("text")
     for engine in engines[:2]:

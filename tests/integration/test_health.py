@@ -116,11 +116,8 @@ async def test_where_nobody_could_go_on_a_pause_breaks_nothing(
             assert_whole(meanwhile, await new)
 
 
-async def test_whom_nobody_could_serve_is_told_so_in_the_end(
-    engines: Engines, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.health.HOPELESS_S", 1.0)
-    monkeypatch.setattr("gateway.policy.decide.SEAM_HOPELESS_S", 1.0)
+@pytest.mark.usefixtures("brief_hope")
+async def test_whom_nobody_could_serve_is_told_so_in_the_end(engines: Engines, config: Path) -> None:
     question = Question("chat", True, 400)
     async with serving(config, tier("primary", engines.a, slo=BRISK), health=OFTEN) as gateway:
         task = asyncio.create_task(ask(gateway.url, question))

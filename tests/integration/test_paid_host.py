@@ -162,6 +162,7 @@ async def test_where_it_can_it_goes_on_from_text(host: EngineProcess, config: Pa
         await all_idle(gateway, host)
 
 
+@pytest.mark.usefixtures("brief_hope")
 async def test_a_stream_of_the_primary_does_not_go_on_there(
     engines: Engines, host: EngineProcess, config: Path
 ) -> None:

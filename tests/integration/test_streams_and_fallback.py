@@ -75,6 +75,7 @@ async def test_a_stream_that_breaks_goes_on(
         await all_idle(gateway, *engines.all)
 
 
+@pytest.mark.usefixtures("brief_hope")
 @KINDS
 @faults(**LEAVES_ROTATION)
 async def test_a_stream_that_nobody_can_go_on_with_says_so(
@@ -182,6 +183,7 @@ async def test_no_token_is_never_success(engines: Engines, config: Path, kind: K
 # 4 and 5: what the caller accepts, and what it is told
 
 
+@pytest.mark.usefixtures("brief_hope")
 @KINDS
 @STREAMED
 @pytest.mark.parametrize("limit", ["never", "primary"])
