@@ -45,6 +45,8 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._api.connections.leave(self)
         self._stop_waiting_for_reader()
         super().connection_lost(exc)
+        # They know each other. Whatever needs the garbage collector to go makes it run for tens of milliseconds, at a bad time.
+        self.cycle = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():

@@ -65,21 +65,28 @@ class HotCycle:
         self.disconnected = False
         self.response_complete = False
         self.response_started = False
-        self.message_event = self
+        self._has_begun = False
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def message_event(self) -> "HotCycle":
+        """What the protocol tells what comes: not kept, as it would keep the cycle from ending with its last use."""
+        return self
 
     def set(self) -> None:
         """The protocol's signal: more of the body, its end, or the connection's end."""
         tasks = self._protocol.tasks
         if self.disconnected:
-            if self._task is not None:
+            task, self._task = self._task, None
+            if task is not None:
                 # One that has not begun yet never comes to its end.
-                self._task.add_done_callback(tasks.discard)
-                self._task.cancel("the client has gone")
+                task.add_done_callback(tasks.discard)
+                task.cancel("the client has gone")
         elif self.more_body:
             # uvicorn stops reading at 64 KiB, until somebody takes them; here the whole body is waited for.
             self.flow.resume_reading()
-        elif self._task is None:
+        elif not self._has_begun:
+            self._has_begun = True
             self._task = self._protocol.loop.create_task(self._run())
             tasks.add(self._task)
 
@@ -99,6 +106,7 @@ class HotCycle:
             self._fail(reply)
         finally:
             self._protocol.tasks.discard(self._task)
+            self._task = None
 
     def _fail(self, reply: "HotReply") -> None:
         error = error_json("the gateway failed", "internal_error", "internal_error")

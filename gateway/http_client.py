@@ -62,7 +62,7 @@ class Connection:
     def __init__(self, loop: asyncio.AbstractEventLoop, release: "Callable[[Connection], None]") -> None:
         self._loop, self._release = loop, release
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self.idle_since = 0.0
         self.exchanges = 0
         self._start()
@@ -90,8 +90,11 @@ class Connection:
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        parser = self._parser
+        if parser is None:
+            return
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserError as error:
             self.fail(ExchangeFailed("malformed", str(error)))
             self.abort()
@@ -111,7 +114,8 @@ class Connection:
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        # The parser knows the connection: together they would wait for the garbage collector.
+        self._transport = self._parser = None
         if exc is None and self._has_head and not self._is_complete and self._ends_at_eof():
             self._complete()
         elif not self._is_complete:
@@ -136,10 +140,12 @@ class Connection:
             self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
+        parser = self._parser
+        assert parser is not None, "it is the one that calls"
+        self.status = parser.get_status_code()
         if self.status >= 200:
             self._has_head = True
-            self._keeps_alive = self._parser.should_keep_alive()
+            self._keeps_alive = parser.should_keep_alive()
             if self._sink is None or self.status != OK:
                 self._wake()
 
