@@ -78,7 +78,11 @@ class Engine:
 
     def cpu_s(self) -> float:
         """CPU seconds of all its processes up to now."""
-        return sum(sum(process.cpu_times()[:2]) for process in self._family())
+        return sum(_cpu_s(process) for process in self._family())
+
+    def cpu_s_of(self, part: str) -> float:
+        """The same, of those whose name vLLM begins with `part`."""
+        return sum(_cpu_s(process) for process in self._family() if process.name().startswith(part))
 
     def _family(self) -> list[psutil.Process]:
         assert self._child is not None
@@ -122,6 +126,10 @@ def _new_ids(line: bytes) -> list[int]:
     if "error" in event:
         raise RuntimeError(str(event["error"]))
     return [token for choice in event["choices"] for token in choice.get("token_ids") or ()]
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    return float(sum(process.cpu_times()[:2]))
 
 
 def random_prompt(rng: Random, tokens: int) -> list[int]:

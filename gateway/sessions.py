@@ -8,17 +8,25 @@ soon as it is back.
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic
 
 from gateway.turn import NO_TURN, Turn
+from state_store.patience import within
 from state_store.protocol import StateStore, StateStoreUnavailable
 from state_store.session_turns import SessionRecord, bind, step
 
 TTL_S = 3600.0
 FRESH_S = 5.0
 """How long a gateway trusts its own copy of a binding before it waits for the store's word."""
+DOUBTED_S, DOUBTED_WAIT_S = 30.0, 0.003
+"""For so long after the store gave no answer, a request waits for the next one no longer than a store that is well takes.
+
+Its answer counts all the same when it comes; until then a session goes where rendezvous hashing puts it, which is where
+it is unless its replica was lost.
+"""
 KNOWN_SESSIONS = 100_000
 PUT_BACK_S = 0.25
 PUT_BACK_AT_ONCE = 64
@@ -60,6 +68,9 @@ class Sessions:
         self._unsaved: dict[str, None] = {}
         """Sessions of which the store knows less than this gateway, oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._doubted_at = -inf
+        self._waiting: set[asyncio.Event] = set()
+        """One of each request that waits for the store."""
         self._putting_back: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -85,11 +96,31 @@ class Sessions:
         known = self._known.get(session) or _Known()
         self._remember(session, known)
         turn = self._next(session, known)
-        if monotonic() - known.as_of < FRESH_S and not _any_lost(known.record, is_lost):
-            self._spawn(self._step(turn, known))
-        else:
-            await self._step(turn, known)
+        step = self._spawn(self._step(turn, known))
+        if monotonic() - known.as_of >= FRESH_S or _any_lost(known.record, is_lost):
+            await self._said(step)
         return turn
+
+    async def _said(self, step: asyncio.Task[None]) -> None:
+        """Returns when the store has answered, or is not to be waited for."""
+        if monotonic() - self._doubted_at < DOUBTED_S:
+            with suppress(TimeoutError):
+                async with within(DOUBTED_WAIT_S):
+                    await asyncio.wait((step,))
+            return
+        waits = asyncio.Event()
+        step.add_done_callback(lambda _: waits.set())
+        self._waiting.add(waits)
+        try:
+            await waits.wait()
+        finally:
+            self._waiting.discard(waits)
+
+    def _doubt(self) -> None:
+        """The store gave no answer: who waits for it has waited long enough."""
+        self._doubted_at = monotonic()
+        for waits in self._waiting:
+            waits.set()
 
     def _next(self, session: str, known: _Known) -> Turn:
         """The turn as this gateway counts it, should the answer begin before the store has said anything."""
@@ -102,6 +133,7 @@ class Sessions:
         try:
             said = await step(self._store, self._model, turn.session, asked, turns=1, ttl_s=TTL_S)
         except StateStoreUnavailable:
+            self._doubt()
             self._keep(turn.session)
         else:
             if said.kept == "unconfirmed":
@@ -204,10 +236,11 @@ class Sessions:
             self._unsaved.pop(session, None)
         return True
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def settled(self) -> None:
         """Returns when nothing is on its way to the store; what it did not take is not waited for."""

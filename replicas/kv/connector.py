@@ -98,6 +98,12 @@ class GracewayKvConnector(KVConnectorBase_V1):
         if self._worker is not None:
             self._worker.before_step(_plan_of(kv_connector_metadata))
 
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        if self._worker is not None and self._worker.loads_beside_the_model:
+            # On a CPU, vLLM calls `start_load_kv` when the step has been computed.
+            self._worker.begin_loads(_plan_of(connector_metadata))
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if self._worker is not None:
             self._worker.begin_loads(_plan_of(self._get_connector_metadata()))
@@ -115,7 +121,7 @@ class GracewayKvConnector(KVConnectorBase_V1):
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         if self._worker is None:
             return None, None
-        self._report = self._worker.report()
+        self._report = self._worker.end_of_step(_plan_of(self._get_connector_metadata()))
         return self._report.sent, self._report.received
 
     def get_block_ids_with_load_errors(self) -> set[int]:

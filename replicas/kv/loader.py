@@ -16,6 +16,8 @@ _BATCH = 4
 """Blocks that a thread checks and copies at a time."""
 _AGAIN_S, _MOST_TRIES = 0.15, 6
 """Together longer than the store's breaker keeps out everybody at first, and than one that tries it takes."""
+_IDLE_S = 0.005
+"""How long a step that computes nothing waits for a load to end: requests that come meanwhile wait as long at most."""
 _BAD = frozenset({"truncated", "foreign", "corrupted"})
 
 
@@ -46,7 +48,8 @@ class Loader:
         self._threads, self._missed = threads, missed
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="kv-load")
         self._room = threading.local()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._under_way = 0
         self._finished: set[str] = set()
         self._failed_blocks: set[int] = set()
         self._results: list[Loaded] = []
@@ -55,8 +58,16 @@ class Loader:
         """Begins to load; `take_finished` names the request when it is over, however it went."""
         parts = _split(len(transfer.hashes), self._threads)
         load = _Load(transfer, time.monotonic(), len(parts))
+        with self._lock:
+            self._under_way += 1
         for part in parts:
             self._pool.submit(self._run, load, part)
+
+    def wait_a_little(self) -> None:
+        """Returns when a load has ended, or after a moment: the thread that asks leaves the interpreter to the loads."""
+        with self._lock:
+            if self._under_way and not self._finished:
+                self._lock.wait(_IDLE_S)
 
     def take_finished(self) -> tuple[set[str], set[int], list[Loaded]]:
         """What ended since the last call: requests, cache blocks that hold nothing good, and how each load went."""
@@ -161,6 +172,8 @@ class Loader:
             self._failed_blocks |= {transfer.block_ids[at] for at in load.failed}
             self._finished.add(transfer.request)
             self._results.append(Loaded(loaded, time.monotonic() - load.begun, failures))
+            self._under_way -= 1
+            self._lock.notify()
 
 
 def _split(count: int, parts: int) -> list[range]:

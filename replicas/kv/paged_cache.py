@@ -38,7 +38,7 @@ class PagedCache:
                 raise ValueError(f"a cache of shape {tuple(tensor.shape)} does not hold {num_blocks} blocks")
             size = tensor[0].numel() * tensor.element_size()
             plain = tensor.view(torch.uint8)
-            self._layers.append(_Layer(plain.numpy() if self._is_on_cpu else plain, self.block_bytes, size))
+            self._layers.append(_Layer(plain.numpy() if self.is_on_cpu else plain, self.block_bytes, size))
             self.block_bytes += size
 
     @property
@@ -47,20 +47,21 @@ class PagedCache:
         return [tuple(layer.tensor.shape[1:]) for layer in self._layers]
 
     @property
-    def _is_on_cpu(self) -> bool:
+    def is_on_cpu(self) -> bool:
+        """Whether the model is computed where the cache is written, and nothing of a step is left to do behind it."""
         return bool(self._device.type == "cpu")
 
     def rows(self, count: int, head_bytes: int = 0) -> Rows:
         """Room for `count` blocks with a head before each; where a device copies to it at full speed, if there is one."""
         shape = (count, head_bytes + self.block_bytes)
-        if self._is_on_cpu:
+        if self.is_on_cpu:
             return np.zeros(shape, dtype=np.uint8)
         pinned: Rows = torch.zeros(shape, dtype=torch.uint8, pin_memory=True).numpy()
         return pinned
 
     def ready(self) -> Any:
         """A mark that `gather` waits for: all that was computed up to now. To be taken where the model is run."""
-        if self._is_on_cpu:
+        if self.is_on_cpu:
             return None
         event = torch.cuda.Event()
         event.record()
@@ -68,7 +69,7 @@ class PagedCache:
 
     def gather(self, block_ids: Sequence[int], rows: Rows, ready: Any = None) -> None:
         """Copies blocks into the ends of `rows`; returns when they are there."""
-        if self._is_on_cpu:
+        if self.is_on_cpu:
             for row, block in zip(rows, block_ids, strict=True):
                 for layer in self._layers:
                     _part(row, layer, self.block_bytes)[:] = layer.tensor[block]
@@ -84,7 +85,7 @@ class PagedCache:
 
     def scatter(self, rows: Rows, block_ids: Sequence[int]) -> None:
         """Copies the ends of `rows` into blocks; returns when they are there."""
-        if self._is_on_cpu:
+        if self.is_on_cpu:
             for row, block in zip(rows, block_ids, strict=True):
                 for layer in self._layers:
                     layer.tensor[block] = _part(row, layer, self.block_bytes)

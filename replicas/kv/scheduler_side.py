@@ -1,13 +1,13 @@
 """The scheduler's side: what of a request is in Redis, whether loading it pays, and which blocks a step fills.
 
-It never waits: blocks are looked up in a thread as soon as a request arrives, and a request that is to be scheduled
-before the answer is there is asked about again, up to a limit.
+It hardly waits: blocks are looked up in a thread as soon as a request arrives. One that is to be scheduled before the
+answer is there waits a moment for it, once, and is then asked about again, step by step, up to a limit.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,6 +21,8 @@ from state_store.kv.turn import PARAMETER
 _LOOK_UP_SHARE, _LOOK_UP_LEAST_S, _LOOK_UP_MOST_S = 0.1, 0.1, 0.5
 """A look-up may take this share of what computing would: a Redis that is late for a moment costs less than the whole prompt."""
 _LOOK_UP_AGAIN_S = 0.05
+_MOMENT_S = 0.002
+"""What a Redis that is well needs for a look-up: less than it takes to come back to the request in another step."""
 _BELIEVED_S = 2.0
 """For how long a request that waits may rely on what was found."""
 _LEAST_PREFILL_TOKENS = 64
@@ -58,6 +60,7 @@ class _Known:
     request: EngineRequest
     found: "Future[int] | None" = None
     asked_at: float = 0.0
+    had_its_moment: bool = False
     patience_s: float = _LOOK_UP_LEAST_S
     """How long the answer is waited for."""
     first_block: int = 0
@@ -106,7 +109,7 @@ class SchedulerSide:
         if known.found is None or self._now() - known.asked_at > _BELIEVED_S:
             self._look_up(known)
         assert known.found is not None
-        if not known.found.done():
+        if not self._is_found(known, known.found):
             return None if self._now() - known.asked_at < known.patience_s else 0
         blocks = known.found.result() - computed_tokens // self._block_tokens
         known.first_block = computed_tokens // self._block_tokens
@@ -153,7 +156,7 @@ class SchedulerSide:
                 prefill, first = prefill + part.new_tokens, max(first, part.computed_tokens)
         self._steps.append((self._now(), prefill, first))
         plan, self._plan = self._plan, StepPlan()
-        plan.preempted = preempted
+        plan.preempted, plan.is_idle = preempted, not scheduled
         return plan
 
     def step_done(self, loads: Sequence[Loaded]) -> None:
@@ -196,6 +199,12 @@ class SchedulerSide:
         known.patience_s = self._look_up_patience_s(whole * self._block_tokens)
         hashes = list(request.block_hashes[:whole])
         known.found = self._pool.submit(self._count_found, hashes, known.patience_s)
+
+    def _is_found(self, known: _Known, found: "Future[int]") -> bool:
+        if not found.done() and not known.had_its_moment and self._store.is_available:
+            known.had_its_moment = True
+            wait([found], _MOMENT_S)
+        return found.done()
 
     def _look_up_patience_s(self, tokens: int) -> float:
         compute_s = self.prefill.predict(0, tokens) or 0.0

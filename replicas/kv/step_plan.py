@@ -35,6 +35,8 @@ class StepPlan:
     ended: list[Ended] = field(default_factory=list)
     preempted: frozenset[str] = frozenset()
     """Requests whose blocks are about to be overwritten."""
+    is_idle: bool = False
+    """Nothing is computed in this step: a load that is under way may be waited for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,22 @@ class WorkerSide:
         if plan.preempted:
             self._saver.forget(plan.preempted)
 
+    @property
+    def loads_beside_the_model(self) -> bool:
+        """Whether loads may begin before the step is computed: where a device computes, it is still to clear their blocks."""
+        return self._cache.is_on_cpu
+
     def begin_loads(self, plan: StepPlan) -> None:
-        for transfer in plan.loads:
+        """Begins those of the plan that were not begun yet."""
+        transfers, plan.loads = plan.loads, []
+        for transfer in transfers:
             self._loader.start(transfer)
+
+    def end_of_step(self, plan: StepPlan) -> StepReport:
+        """What ended since the last step; one in which nothing is computed has time to wait for a load."""
+        if plan.is_idle:
+            self._loader.wait_a_little()
+        return self.report()
 
     def after_step(self, plan: StepPlan) -> None:
         """To be called when the model has been run: what the step filled may be saved."""

@@ -272,3 +272,55 @@ async def test_what_the_store_says_of_a_binding_is_counted(store: Flaky, clock: 
     found = Sessions("chat", store)
     await found.begin("a")
     assert found.bound("primary", ["r1"]) == {"r1": 1}
+
+
+class Silent(Flaky):
+    """A store that says nothing before it is told how its calls end."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.may_answer = asyncio.Event()
+        self.failing: set[str] = set()
+
+    async def run(
+        self, script: Script, group: str, key: str, arguments: Sequence[bytes | str], *, ttl_s: float
+    ) -> Ran:
+        if key in self.failing:
+            raise StateStoreUnavailable("too slow")
+        await self.may_answer.wait()
+        return await super().run(script, group, key, arguments, ttl_s=ttl_s)
+
+
+async def test_once_the_store_gave_one_no_answer_nobody_waits_on(clock: Clock) -> None:
+    store = Silent(clock)
+    found = Sessions("chat", store)
+    waiting = [asyncio.create_task(found.begin(name)) for name in ("s", "t")]
+    await asyncio.sleep(0)
+    store.failing = {"u"}
+    async with asyncio.timeout(5.0):
+        await found.begin("u")
+        turns = await asyncio.gather(*waiting)
+    assert {turn.durability for turn in turns} == {"local"}
+    store.may_answer.set()
+    await found.settled()
+    assert {turn.durability for turn in turns} == {"stored"}
+    await found.close()
+
+
+async def test_a_store_that_lately_gave_no_answer_is_hardly_waited_for(clock: Clock) -> None:
+    store = Silent(clock)
+    store.failing = {"u"}
+    found = Sessions("chat", store)
+    await found.begin("u")
+    async with asyncio.timeout(5.0):
+        turn = await found.begin("s")
+    assert turn.durability == "local"
+    clock.now += module.DOUBTED_S
+    later = asyncio.create_task(found.begin("t"))
+    done, _ = await asyncio.wait((later,), timeout=20 * module.DOUBTED_WAIT_S)
+    assert not done
+    store.may_answer.set()
+    assert (await later).durability == "stored"
+    await found.settled()
+    assert turn.durability == "stored"
+    await found.close()

@@ -22,6 +22,8 @@ PROMPTS, PROMPT_TOKENS, TOKENS = 8, 700, 24
 SPOILT, VANDAL_EVERY_S = 0.08, 0.1
 VANDAL_WAYS = (*["cut", "flip", "swap"] * 4, "delete")
 """Mostly what only loading shows: of a prefix whose beginning is gone, nothing is loaded at all."""
+PARTS = ("VLLM::EngineC", "VLLM::Worker")
+"""Of vLLM: what plans its steps, and what computes them."""
 
 
 @pytest.fixture
@@ -113,7 +115,10 @@ async def test_what_is_said_stays_the_same_whatever_becomes_of_the_blocks(
     (one, other), rng = pair, Random(5)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as http:
         prompts = [random_prompt(rng, PROMPT_TOKENS) for _ in range(PROMPTS)]
+        before = [one.cpu_s_of(part) for part in PARTS]
         expected = [(await ask(http, one.url, prompt, TOKENS)).ids for prompt in prompts]
+        core_s, worker_s = (one.cpu_s_of(part) - was for part, was in zip(PARTS, before, strict=True))
+        assert core_s < 0.3 * worker_s, "what waits for the one that computes takes its cores"
         await until_saved(redis.url)
         told = [await ask(http, other.url, prompts[0], TOKENS)]
         with vandal(redis.url, seed=6):

@@ -239,3 +239,18 @@ def test_prefill_and_loads_are_learnt_from_steps(rig: Rig) -> None:
     clock.at += 0.3
     subject.step_done([])
     assert subject.figures()["prefill_tokens_per_s"] == pytest.approx(200.0)
+
+
+def test_only_a_request_that_just_came_waits_a_moment_for_its_look_up(rig: Rig) -> None:
+    subject, asking = side(rig), request()
+    rig.freeze()
+    subject.arrived(asking)
+    begun = time.monotonic()
+    assert [subject.matched_tokens(asking, 0) for _ in range(100)] == [None] * 100
+    assert time.monotonic() - begun < 0.1
+
+
+def test_a_step_says_whether_anything_is_computed_in_it(rig: Rig) -> None:
+    subject = side(rig)
+    assert subject.take_plan([], NOBODY).is_idle
+    assert not step(subject, 0, 16, 1).is_idle

@@ -1,6 +1,7 @@
 """Blocks go to Redis and come back bit for bit; whatever happens to them in between is a miss of that block alone."""
 
 import threading
+import time
 from random import Random
 
 import pytest
@@ -193,3 +194,27 @@ def test_a_backlog_is_bounded(rig: Rig) -> None:
     rig.freeze()
     worker.after_step(StepPlan(saves=[saving(str(n)) for n in range(60)]))
     assert worker.take_counts()["save_dropped_blocks"] > 0
+
+
+def test_a_step_that_computes_nothing_waits_for_a_load_and_no_other(rig: Rig) -> None:
+    worker = rig.worker(tensors())
+    rig.freeze()
+    worker.begin_loads(StepPlan(loads=[loading(patience_s=0.05)]))
+    begun, steps = time.monotonic(), 0
+    while not worker.end_of_step(StepPlan(is_idle=True)).received:
+        steps += 1
+    assert 0 < steps <= (time.monotonic() - begun) / 0.004
+    begun = time.monotonic()
+    worker.begin_loads(StepPlan(loads=[loading(patience_s=5.0)]))
+    for _ in range(50):
+        worker.end_of_step(StepPlan())
+    assert time.monotonic() - begun < 0.2
+    rig.thaw()
+
+
+def test_a_plan_s_loads_begin_once(rig: Rig) -> None:
+    worker, plan = rig.worker(tensors()), StepPlan(loads=[loading()])
+    worker.begin_loads(plan)
+    worker.begin_loads(plan)
+    assert len(received(worker, "q").loads) == 1
+    assert settled(worker).loads == []
