@@ -11,7 +11,7 @@ from fuzz.grammar import fields
 from fuzz.pieces import cut, seeded
 from gateway.failure import ExchangeFailed
 from gateway.http_client import Connection
-from gateway.journal import Journal, check_whole
+from gateway.journal import Journal
 from gateway.legs import Target, first_leg
 from gateway.request import Kind, parse_request
 from gateway.sse import EventSplitter, EventTooLarge
@@ -171,5 +171,8 @@ def _take(seed: int, payloads: Iterable[bytes]) -> None:
 def whole(data: bytes) -> None:
     """An answer in one piece."""
     for kind in get_args(Kind):
+        body = {"model": "m", "messages": [{}], "prompt": "", "input": "x", "max_tokens": 1}
+        journal = Journal(parse_request(kind, orjson.dumps(body), {}))
         with suppress(ExchangeFailed):
-            check_whole(kind, data)
+            journal.take_whole(data)
+        _ = journal.used_tokens, journal.said

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from time import perf_counter
+from typing import TypeVar
 
 from fallback_models.answer import Answer
 from fallback_models.cache import AnswerCache, is_deterministic
@@ -16,10 +17,17 @@ from gateway.dispatch import Exchange, Patience, PushedBack, Rejected, Take, Tok
 from gateway.failure import ExchangeFailed
 from gateway.fleet import Fleet
 from gateway.hedge import LOST, Race
-from gateway.journal import Journal, Leg, check_whole, enter
+from gateway.journal import Journal, Leg, enter
 from gateway.kv_durability import UNCONFIRMED, UNCONFIRMED_FRAME, name_turn, promised, until_stored
 from gateway.ledger import Ledger
-from gateway.legs import CannotContinue, Target, first_leg, is_streamed_inside, next_leg
+from gateway.legs import (
+    CannotContinue,
+    Target,
+    first_leg,
+    is_streamed_inside,
+    next_leg,
+    shows_first_token,
+)
 from gateway.own_answer import asked_of
 from gateway.policy.decision import Serve, Shed
 from gateway.policy.facts import Attempt, Seam
@@ -44,6 +52,7 @@ GONE_AT_ONCE = frozenset({"refused", "unreachable", "reset", "cut"})
 DECLINED = frozenset({"context", "budget"})
 """Why a tier does not answer a request, though its replicas could be asked."""
 
+Told = TypeVar("Told")
 Verdict = bool | Shed
 """True: the client has its answer. False: decide again. A refusal: nothing more can be tried."""
 
@@ -160,12 +169,27 @@ class Attempts:
             if is_streamed_inside(course.request):
                 await self._stream(course, served, replica, exchange, reply)
             else:
-                body = await exchange.read_whole()
-                self.ledger.dispatched(replica, exchange.dispatch_s)
-                course.journal.usage = check_whole(course.request.kind, body)
-                if served.kv_durability:
-                    served = await self._settled(course, served)
-                await reply.whole(served, body)
+                await self._pass_on(course, served, replica, exchange, reply)
+
+    async def _pass_on(
+        self, course: Course, served: Served, replica: Replica, exchange: Exchange, reply: Reply
+    ) -> None:
+        """An answer in one piece, as the replica gives it."""
+        exchange.stream.is_movable = shows_first_token(course.request)
+        whole = exchange.read_whole()
+        body = await (whole if course.race is None else _raced(course.race, exchange, whole))
+        course.journal.take_whole(body)
+        if exchange.stream.is_movable:
+            now = course.time()
+            self._first_token(course, served.tier, replica, exchange, now)
+            replica.on_token(exchange.stream, now)
+            if self.cache is not None:
+                await self._remember(self.cache, course, served)
+        else:
+            self.ledger.dispatched(replica, exchange.dispatch_s)
+        if served.kv_durability:
+            served = await self._settled(course, served)
+        await reply.whole(served, body)
 
     async def _next_leg(self, course: Course, tier: str, replica: Replica) -> Leg | None:
         """The leg that goes on with a broken answer; None to begin anew, as long as the client has nothing of it."""
@@ -202,7 +226,7 @@ class Attempts:
         def has_others() -> bool:
             return self._has_others(course, replica)
 
-        if not is_streamed_inside(course.request):
+        if not shows_first_token(course.request):
             # Its first byte is its last: only the deadline says how long that may take.
             return Patience(deadline, deadline, deadline, has_others)
         tier = self.fleet.tiers[tier_name]
@@ -236,7 +260,8 @@ class Attempts:
         journal = course.journal
         exchange.stream.is_movable = not course.request.inexact_because
         take = self._take(course, served, replica, exchange, reply)
-        await (exchange.pump(take) if course.race is None else _pump(course.race, exchange, take))
+        pump = exchange.pump(take)
+        await (pump if course.race is None else _raced(course.race, exchange, pump))
         if journal.is_empty:
             raise ExchangeFailed("no_tokens", "the replica ended without generating anything")
         if not journal.finish_reason:
@@ -410,10 +435,10 @@ def _target(tier: Tier, replica: Replica) -> Target:
     )
 
 
-async def _pump(race: Race, exchange: Exchange, take: Take) -> None:
-    """Sends the request, and takes what comes. In a race, a replica's verdict on it counts like a first token."""
+async def _raced(race: Race, exchange: Exchange, answer: Awaitable[Told]) -> Told:
+    """In a race, a replica's verdict on the request counts like a first token."""
     try:
-        await exchange.pump(take)
+        return await answer
     except Rejected:
         race.win(exchange)
         raise

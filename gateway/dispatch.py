@@ -207,7 +207,6 @@ class Exchange:
             Rejected, PushedBack, TokenIdsRefused, ExchangeFailed
         """
         await self._send(None)
-        self.first_token()
         return await self.stream.connection.read_all(MAX_BODY_BYTES)
 
 

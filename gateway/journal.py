@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from gateway.failure import ExchangeFailed
-from gateway.request import Kind, Request
+from gateway.request import Request
 from gateway.sse import DONE, data_of, frame, joined
 from gateway.stop import StopMatcher
 from gateway.template import EventTemplate, learn
@@ -339,6 +339,24 @@ class Journal:
             event = self._as_first({"model": self.model, "choices": [], "usage": self.usage})
             out.append(frame(orjson.dumps(event)))
 
+    def take_whole(self, body: bytes) -> None:
+        """Enters an answer that is only passed on: its usage, and of one whose first token is its last also what it says.
+
+        Raises:
+            ExchangeFailed: `malformed`, `error_event` or `no_tokens`.
+        """
+        if self.request.kind == "embedding":
+            self.usage = _check_embeddings(body)
+            return
+        answer = _event(body)
+        self.usage, choice = _usage_of(answer), answer["choices"][0]
+        if self.request.max_tokens == 1 and not self.request.inexact_because:
+            said = _message_of(choice)
+            self._is_odd(said)
+            self.text.append(said.get("content") or "")
+            self.finish_reason = choice.get("finish_reason") or ""
+            self.model, self.unlisted, self.has_started = str(answer.get("model", "")), 1, True
+
     @property
     def used_tokens(self) -> int:
         """Tokens of prompt and answer, as the replica counted them or as the journal did."""
@@ -393,19 +411,20 @@ _KNOWN_OR_OF_IDS = _KNOWN_EVENT_FIELDS | {"prompt_text"}
 _KNOWN_CHOICE_FIELDS = frozenset({"index", "delta", "text", "finish_reason", "token_ids", "prompt_token_ids"})
 
 
-def check_whole(kind: Kind, body: bytes) -> Json:
-    """The usage of an answer that is only passed on, if it is one.
-
-    Raises:
-        ExchangeFailed: `malformed`, `error_event` or `no_tokens`.
-    """
-    if kind == "embedding":
-        return _check_embeddings(body)
-    answer = _event(body)
-    generated = (answer.get("usage") or {}).get("completion_tokens")
-    if not answer["choices"] or generated == 0:
+def _usage_of(answer: Json) -> Json:
+    """Of an answer in one piece."""
+    usage: Json = answer.get("usage") or {}
+    if not answer["choices"] or usage.get("completion_tokens") == 0:
         raise ExchangeFailed("no_tokens", "the replica answered without generating anything")
-    return answer.get("usage") or {}
+    return usage
+
+
+def _message_of(choice: Json) -> Json:
+    """What a choice of an answer in one piece says, of a chat or of a text completion."""
+    said = choice.get("message", {"content": choice.get("text")})
+    if not isinstance(said, dict) or not isinstance(said.get("content") or "", str):
+        raise ExchangeFailed("malformed", "an answer that says nothing")
+    return said
 
 
 def _check_embeddings(body: bytes) -> Json:

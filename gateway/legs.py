@@ -27,9 +27,15 @@ class CannotContinue(Exception):  # noqa: N818
     """An exact continuation does not exist; the message says why."""
 
 
-def is_streamed_inside(request: Request) -> bool:
-    """Whether the gateway reads a replica's answer token by token, so that it can go on elsewhere."""
+def shows_first_token(request: Request) -> bool:
+    """Whether the gateway sees when an answer begins."""
     return request.stream or not request.inexact_because
+
+
+def is_streamed_inside(request: Request) -> bool:
+    """Whether the gateway reads a replica's answer token by token, so that it can go on elsewhere. Where the first token is
+    the last, there is nothing to go on with."""
+    return request.stream or (shows_first_token(request) and request.max_tokens != 1)
 
 
 def first_leg(request: Request, target: Target) -> Leg:

@@ -20,7 +20,7 @@ from gateway.fleet import Fleet
 from gateway.hedge import Race
 from gateway.journal import Journal
 from gateway.ledger import Ledger
-from gateway.legs import is_streamed_inside
+from gateway.legs import shows_first_token
 from gateway.own_answer import asked_of, frames_of, whole_of
 from gateway.policy.decide import Limits, decide, decide_seam
 from gateway.policy.decision import Decision, Serve, Shed, Wait
@@ -175,7 +175,7 @@ class Pipeline:
         self, course: Course, decision: Serve, permit: Permit, reply: Reply
     ) -> Coroutine[object, object, Verdict]:
         """One attempt, or a race of two."""
-        may_race = self.may_hedge and not course.is_retry and is_streamed_inside(course.request)
+        may_race = self.may_hedge and not course.is_retry and shows_first_token(course.request)
         # Where each attempt costs money, one at a time.
         may_race = may_race and self.fleet.tiers[decision.tier].purse is None
         run = self._race if may_race else self.attempts.run

@@ -108,10 +108,9 @@ async def _exchange(connection: ClientConnection, request: bytes, count: ChunkCo
         raise RuntimeError(f"status {connection.status} under load: {connection.headers}")
 
 
-async def one_at_a_time(url: str, requests: int) -> list[float]:
+async def one_at_a_time(url: str, request: bytes, requests: int) -> list[float]:
     """Latencies in milliseconds, sorted."""
     connection = await connect(url)
-    request = request_of(url, 1, stream=False)
     count = ChunkCount()
     latencies: list[float] = []
     for _ in range(requests):
@@ -153,12 +152,13 @@ class Target:
         return cpu_s(process) if self.has_front else 0.0
 
 
-async def measure(target: Target, requests: int, duration_s: float) -> Sample:
+async def measure(target: Target, requests: int, duration_s: float, answer_tokens: int = 1) -> Sample:
     """One front, once."""
     url = target.fast.url
-    latencies = await one_at_a_time(url, requests)
+    request = request_of(url, answer_tokens, stream=False)
+    latencies = await one_at_a_time(url, request, requests)
     before = target.cpu_s(target.fast)
-    answered, _, took_s = await many_at_once(url, request_of(url, 1, stream=False), CLIENTS, duration_s)
+    answered, _, took_s = await many_at_once(url, request, CLIENTS, duration_s)
     between = target.cpu_s(target.fast)
     stream = request_of(url, STREAM_TOKENS, stream=True)
     streams, chunks, streamed_s = await many_at_once(url, stream, CLIENTS, duration_s)
@@ -183,7 +183,9 @@ async def paced_chunk_us(target: Target, duration_s: float, per_request_s: float
     return (target.cpu_s(target.paced) - before - streams * per_request_s) / chunks * 1e6
 
 
-async def run_rounds(fronts: Sequence[str], rounds: int, requests: int, duration_s: float) -> list[Cost]:
+async def run_rounds(
+    fronts: Sequence[str], rounds: int, requests: int, duration_s: float, answer_tokens: int = 1
+) -> list[Cost]:
     """All fronts on the same engines, round by round."""
     async with AsyncExitStack() as stack:
         # Slots for all clients, so that what is measured is never a queue.
@@ -195,7 +197,7 @@ async def run_rounds(fronts: Sequence[str], rounds: int, requests: int, duration
             for front, target in targets.items():
                 if number > 1 and front in PEERS and PEERS[front].is_slow:
                     continue
-                sample = await measure(target, requests, duration_s if number else 0.3)
+                sample = await measure(target, requests, duration_s if number else 0.3, answer_tokens)
                 # The first round warms all of them up.
                 samples[front] += [sample] if number else []
     return [_cost(front, samples[front], samples[fronts[0]]) for front in fronts]
@@ -259,6 +261,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=400, help="one at a time, in each round")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each load at 32 clients")
+    parser.add_argument(
+        "--answer-tokens",
+        type=int,
+        default=1,
+        help="of the whole answers that requests are measured by; a chunk's CPU is right for 1 alone",
+    )
     parser.add_argument("--json", type=Path, help="writes the results there, too")
     return parser
 
@@ -266,7 +274,9 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> None:
     arguments = _parser().parse_args()
     fronts = arguments.fronts.split(",")
-    costs = uvloop.run(run_rounds(fronts, arguments.rounds, arguments.requests, arguments.seconds))
+    costs = uvloop.run(
+        run_rounds(fronts, arguments.rounds, arguments.requests, arguments.seconds, arguments.answer_tokens)
+    )
     sys.stdout.write("\n".join([_HEAD, *(cost.line() for cost in costs)]) + "\n")
     if arguments.json:
         arguments.json.write_bytes(orjson.dumps(costs, option=orjson.OPT_INDENT_2))

@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 
 from gateway.journal import Journal
-from gateway.legs import CannotContinue, Target, first_leg, is_streamed_inside, next_leg
+from gateway.legs import (
+    CannotContinue,
+    Target,
+    first_leg,
+    is_streamed_inside,
+    next_leg,
+    shows_first_token,
+)
 from gateway.request import Request
 from tests.gateway.requests import MESSAGES, chat, text
 
@@ -65,6 +72,14 @@ class TestFirst:
     @pytest.mark.parametrize("options", ["x", 5, []])
     def test_options_of_the_wrong_type(self, options: Any) -> None:
         assert first_leg(chat(stream=False, stream_options=options), BEST).body["stream_options"] == USAGE
+
+    def test_one_token_is_left_alone(self) -> None:
+        whole = chat(stream=False, max_tokens=1)
+        assert not is_streamed_inside(whole)
+        assert shows_first_token(whole)
+        assert first_leg(whole, BEST).body == {**whole.body, "model": "m"}
+        assert is_streamed_inside(chat(max_tokens=1))
+        assert is_streamed_inside(chat(stream=False, max_tokens=2))
 
     @pytest.mark.parametrize("fields", [{"n": 2}, {"tools": [{}]}, {"logprobs": True}])
     def test_what_can_t_be_continued_is_left_alone(self, fields: dict[str, Any]) -> None:

@@ -148,6 +148,37 @@ async def test_a_failure_before_any_token_is_invisible(
 
 
 @KINDS
+@faults(**BEFORE_ANY_TOKEN)
+async def test_an_answer_of_one_token_is_had_from_another(
+    engines: Engines, config: Path, kind: Kind, fault: Json
+) -> None:
+    question = Question(kind, False, 1)
+    async with serving(config, tier("primary", *engines.primary, probe=None, slo=BRISK)) as gateway:
+        await engines.a.fault(**fault)
+        for answer in [await ask(gateway.url, question) for _ in range(4)]:
+            assert_whole(question, answer)
+            assert answer.headers["x-served-replica"] in engines.b.url
+        assert (await engines.a.stats())["requests"] > 0
+        await all_idle(gateway, *engines.all)
+
+
+@KINDS
+async def test_an_answer_of_one_token_is_the_replica_s_own(
+    engines: Engines, config: Path, kind: Kind
+) -> None:
+    """Nothing in it could be gone on with, so nobody asks for it in pieces; it counts like any other."""
+    question = Question(kind, False, 1)
+    async with serving(config, tier("primary", engines.a, probe=None)) as gateway:
+        answer = await ask(gateway.url, question)
+        assert_whole(question, answer)
+        (seen,) = await attempts(answer.request_id, engines.a)
+        assert seen["json"] == {**question.body, "model": "m"}
+        assert await gateway.metric("graceway_tokens_total", tier="primary") == 1
+        assert await gateway.metric("graceway_ttft_seconds_count", tier="primary") == 1
+        await all_idle(gateway, *engines.all)
+
+
+@KINDS
 @STREAMED
 @faults(**BEFORE_ANY_TOKEN)
 async def test_when_the_fallback_fails_too_it_is_an_error_with_a_status(
