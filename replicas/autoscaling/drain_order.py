@@ -1,5 +1,6 @@
 """Which replica goes first when a tier shrinks: the one whose loss costs least."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ class Member:
     cached_prefixes: int = 0
     is_standby: bool = False
     """Started and not in rotation: serves nobody, but is the first one needed."""
+    zone: str = ""
 
 
 _ORDER = {"draining": 0, "down": 1, "starting": 2, "ready": 3}
@@ -29,10 +31,19 @@ def drain_order(members: Iterable[Member]) -> tuple[Member, ...]:
     """All members, the first to go first; those whose loss costs the same stay in the order in which they come.
 
     What is leaving anyway or serves nothing goes before what will soon serve, and that before what serves. Of the
-    ready ones, those with fewest bound sessions, then cached prefixes. A warm standby stays longest: it costs nobody
-    anything and saves a cold start.
+    ready ones, those with fewest bound sessions, then cached prefixes. A warm standby stays longer: it costs nobody
+    anything and saves a cold start. Longest stays whoever is the last ready one of its zone, or the next zone to fail might
+    take all that is left.
     """
-    return tuple(sorted(members, key=_cost))
+    going: list[Member] = []
+    last_of_zone: list[Member] = []
+    in_order = sorted(members, key=_cost)
+    ready = Counter(member.zone for member in in_order if member.state == "ready")
+    for member in in_order:
+        ready[member.zone] -= member.state == "ready"
+        is_last = member.state == "ready" and not ready[member.zone]
+        (last_of_zone if is_last else going).append(member)
+    return (*going, *last_of_zone)
 
 
 def _cost(member: Member) -> tuple[int, bool, int, int]:
@@ -63,6 +74,7 @@ def members_of(
             bound.get(r.replica, 0),
             r.held_blocks,
             r.replica in standbys,
+            r.zone,
         )
         for r in records
     )

@@ -32,7 +32,7 @@ KEY = {"authorization": "Bearer for-tests"}
 SHA256 = sha256(b"for-tests").hexdigest()
 ZONES = ("a", "a", "b", "b")
 CONFIG = """
-server: {{host: 0.0.0.0, port: {port}}}
+server: {{host: 0.0.0.0, port: {port}, gateways: 2}}
 state_store: {{url: "{store}"}}
 admin_key: for-tests
 keys: [{{name: tests, sha256: {sha256}}}]
@@ -200,9 +200,13 @@ async def sessions_on(url: str, replica: str, wanted: int) -> list[str]:
     return found
 
 
+def with_gateway(nodes: list[Node]) -> list[Node]:
+    return [node for node in nodes if node.runs("ray::ServeReplica:graceway:gateway")]
+
+
 def may_go(nodes: list[Node]) -> Node:
     """The head stays, as Ray's control runs there; and requests on a gateway that dies have nobody to go on with them."""
-    return next(n for n in nodes[1:] if not n.runs("ray::ServeReplica:graceway:gateway"))
+    return next(node for node in nodes[1:] if node not in with_gateway(nodes))
 
 
 async def test_a_node_dies_under_load_and_another_is_taken_away_and_nobody_notices(
@@ -211,6 +215,7 @@ async def test_a_node_dies_under_load_and_another_is_taken_away_and_nobody_notic
     _, nodes = cluster
     found = await until_ready(system.url, {node.host: 1 for node in nodes}, 60.0)
     assert {host_of(r): r["zone"] for r in found} == {node.host: node.zone for node in nodes}
+    assert {node.zone for node in with_gateway(nodes)} == {"a", "b"}
     victim = may_go(nodes)
     [lost] = [r["replica"] for r in found if host_of(r) == victim.host]
     sessions = await sessions_on(system.url, lost, 10)
@@ -265,6 +270,7 @@ def assert_all_whole(answers: list[Record]) -> None:
     """Every token of each was right and came once."""
     assert [complaint(answer, 0.0) for answer in answers if not answer.is_whole] == []
     assert len(answers) > 100
+    assert max(answer.max_gap_s for answer in answers) < 5.0
 
 
 async def until_busy(url: str, replica: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
@@ -85,11 +87,16 @@ class Load:
             self.failed.append(f"{answer.status} {text[-300:]}")
 
 
-async def ready_names(url: str) -> list[str]:
+async def ready_ones(url: str) -> dict[str, dict[str, Any]]:
+    """What the gateway says of its ready replicas, by name."""
     async with aiohttp.ClientSession() as http, http.get(f"{url}/status") as answer:
         status = await answer.json()
     (tier,) = status["models"]["chat"]["tiers"]
-    return [replica["replica"] for replica in tier["replicas"] if replica["state"] == "ready"]
+    return {replica["replica"]: replica for replica in tier["replicas"] if replica["state"] == "ready"}
+
+
+async def ready_names(url: str) -> list[str]:
+    return list(await ready_ones(url))
 
 
 async def ready_replicas(url: str) -> int:
@@ -211,6 +218,64 @@ async def test_an_upgrade_of_a_tier_under_load_costs_nobody_anything(two: System
     await running
     assert load.failed == []
     assert load.whole > 10
+
+
+@pytest.fixture
+def standing(tmp_path: Path) -> Iterator[System]:
+    yield from started(tmp_path, config_text("{min: 2, standbys: 1}"))
+
+
+async def test_a_standby_steps_in_and_whoever_comes_instead_stands_by(standing: System) -> None:
+    await asyncio.to_thread(standing.wait_for, r"^ready ", 60.0)
+    await until_ready_replicas(standing.url, 3, 30.0)
+    [first] = await standbys(standing.url)
+    killed, told = set(await ready_names(standing.url)) - {first}
+    load, over = Load(standing.url, per_s=3.0), asyncio.Event()
+    running = asyncio.create_task(load.run(over))
+    await asyncio.sleep(2.0)
+
+    os.kill(engine_of((await ready_ones(standing.url))[killed]), signal.SIGKILL)
+    await until_stands_by(standing.url, {killed}, 40.0)
+
+    await preempt(standing.url, told, grace_s=8.0)
+    async with asyncio.timeout(60.0):
+        while told in (names := await ready_names(standing.url)) or len(names) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.25)
+    # It had been ready for longer than whoever has come now.
+    [newest] = set(names) - {first, killed}
+    await until_stands_by(standing.url, {newest}, 10.0)
+    over.set()
+    await running
+    assert load.failed == []
+    assert load.refused == 0
+    assert load.whole > 30
+
+
+async def standbys(url: str) -> set[str]:
+    """Ready and out of rotation."""
+    return {name for name, replica in (await ready_ones(url)).items() if replica["stands_by"]}
+
+
+async def until_stands_by(url: str, names: set[str], within_s: float) -> None:
+    async with asyncio.timeout(within_s):
+        while await standbys(url) != names:  # noqa: ASYNC110 - it changes in another process
+            await asyncio.sleep(0.1)
+
+
+async def preempt(url: str, replica: str, grace_s: float) -> None:
+    body = {"replica": replica, "grace_s": grace_s}
+    async with aiohttp.ClientSession() as http, http.post(f"{url}/admin/preempt", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+
+
+def engine_of(replica: dict[str, Any]) -> int:
+    """The process that listens where a replica serves."""
+    port = int(replica["url"].rsplit(":", 1)[1])
+    for connection in psutil.net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+            assert connection.pid is not None
+            return connection.pid
+    raise AssertionError(f"nobody listens on {port}")
 
 
 @pytest.fixture(params=[1, 2])

@@ -36,6 +36,25 @@ def test_what_costs_the_same_stays_in_its_order() -> None:
     assert drain_order(members) == tuple(members)
 
 
+@pytest.mark.parametrize(
+    ("members", "order"),
+    [
+        # Name, zone, bound sessions.
+        ([("a", "x", 0), ("b", "x", 1), ("c", "y", 2), ("d", "y", 3)], "acbd"),
+        ([("a", "x", 3), ("b", "y", 0), ("c", "x", 2)], "cba"),
+        ([("a", "x", 2), ("b", "y", 1), ("c", "z", 0)], "cba"),
+    ],
+)
+def test_the_last_of_a_zone_stays_longest(members: list[tuple[str, str, int]], order: str) -> None:
+    found = drain_order(Member(name, "ready", bound, zone=zone) for name, zone, bound in members)
+    assert "".join(m.replica for m in found) == order
+
+
+def test_who_does_not_serve_goes_first_though_its_zone_has_no_other() -> None:
+    members = [Member("a", "ready", zone="x"), Member("b", "ready", zone="x"), Member("c", "down", zone="y")]
+    assert [m.replica for m in drain_order(members)] == ["c", "a", "b"]
+
+
 def test_the_replica_that_holds_least_goes_first() -> None:
     held = {"a": 40, "b": 7, "c": 900}
     records = [replace(RECORD, replica=name, held_blocks=n) for name, n in held.items()]
@@ -65,6 +84,6 @@ async def test_the_members_of_a_tier_are_read_from_the_store() -> None:
         await store.put(LOADS, load.gateway, load.to_bytes(), ttl_s=9.0)
     found = await members_in(store, "m", "t")
     assert sorted(found, key=lambda m: m.replica) == [
-        Member("left", "draining"),
-        Member("r", "ready", bound_sessions=3),
+        Member("left", "draining", zone="a"),
+        Member("r", "ready", bound_sessions=3, zone="a"),
     ]
