@@ -162,13 +162,14 @@ class Replica:
         return not (self.health.is_ready and self.breaker.admits(now))
 
     def become(self, health: Health) -> None:
-        """Takes a new health; the tier's routable list follows."""
+        """Takes a new health; if that is another state, the tier's routable list follows, and who waits decides again."""
         if health.is_ready and not self.health.is_ready:
             # What was measured before it left rotation says nothing about it now.
             self.recent_gaps.clear()
             self.recent_ttfts.clear()
-        self.health = health
-        self._changed()
+        was, self.health = self.health, health
+        if health.state != was.state:
+            self._changed()
 
     def learn(self, ttft_s: float, began_at: float, now: float, *, was_dropped: bool = False) -> None:
         """Where nobody says how many requests it takes at once, first tokens and push-backs do."""

@@ -71,6 +71,19 @@ async def test_a_critical_request_goes_before_those_that_wait_longer(
         assert order == ["first", "urgent", "second", "third"]
 
 
+async def test_probes_that_pass_take_nobodys_place(engines: Engines, tmp_path: Path) -> None:
+    """Who waits would have to decide again, and might be refused what it had been promised."""
+    one = tier("primary", engines.a, slots=1, slo=PATIENT, probe=None)
+    async with serving(tmp_path / "c.yaml", one, health={"interval_s": 0.02}) as gateway:
+        (replica,) = gateway.gateway._models["chat"].fleet.tiers["primary"].replicas.values()
+        passed_before = replica.health.passed
+        for answer in await all_at_once(gateway, LONG, LONG):
+            assert_whole(LONG, answer)
+        assert replica.health.passed > passed_before + 5
+        # The first is served; the second waits, and is served.
+        assert await gateway.metric("graceway_overhead_seconds_count", stage="decide") == 3
+
+
 async def test_a_pinned_tier_answers_and_says_so(engines: Engines, tmp_path: Path) -> None:
     tiers = tier("primary", engines.a), tier("small", engines.small)
     question = Question(tokens=5)
