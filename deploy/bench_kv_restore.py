@@ -17,6 +17,7 @@ from deploy.bench_kv_rig import Bench, Found, Lengths, free_port, in_ms, running
 LENGTHS = (128, 256, 512, 1024, 2000)
 LOAD_AT_ONCE, LOAD_PROMPT_TOKENS, LOAD_ANSWER_TOKENS = 4, 128, 48
 OVERHEAD, SURE = 0.05, 0.9
+SHORT_TOKENS = 64
 PARTS = ("length", "turns", "killed", "stream", "cost")
 
 
@@ -54,6 +55,8 @@ async def next_turn(bench: Bench, rounds: int) -> None:
         asked = [*history, *bench.question()]
         # In other words where it was: its blocks would be in Redis, too, and less were left to compute.
         told = [await ask(bench.http, one.url, [*history, *bench.question()], 8)]
+        # An engine that nobody asked for a while is slow to its first token, restored or warm; the other one has just answered.
+        await ask(bench.http, other.url, random_prompt(bench.rng, SHORT_TOKENS), 2)
         told.append(await ask(bench.http, other.url, asked, 8))
         bench.claim_same([told[1], await ask(bench.http, one.url, asked, 8)])
         bench.forget_blocks()
