@@ -76,7 +76,8 @@ class Proxy:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._take(reader, under_way))
             group.create_task(self._deliver(under_way, writer))
-        if writer.can_write_eof():
+        # A socket that was closed under it can't be told the end any more.
+        if writer.can_write_eof() and not writer.is_closing():
             writer.write_eof()
         else:
             writer.close()
