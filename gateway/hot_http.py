@@ -87,8 +87,8 @@ class HotCycle:
             self.flow.resume_reading()
         elif not self._has_begun:
             self._has_begun = True
-            self._task = self._protocol.loop.create_task(self._run())
-            tasks.add(self._task)
+            running = self._task = self._protocol.loop.create_task(self._run())
+            tasks.add(running)
 
     async def _run(self) -> None:
         reply = HotReply(self)

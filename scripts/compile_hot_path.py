@@ -31,7 +31,7 @@ def main() -> None:
     elif (missing := _missing()) is not None:
         _say(f"{missing}: the hot path runs as plain Python, at about twice the CPU a request")
     else:
-        _say("compiling the hot path: two minutes of CPU, once")
+        _say("compiling the hot path: three minutes of CPU, once")
         _compile(folder, log)
 
 
