@@ -1,4 +1,5 @@
-"""Several Ray nodes on one machine, each with an address of its own, in the zones named: prints where they are, as JSON.
+"""Several Ray nodes on one machine, each with an address of its own and one GPU, as far as Ray counts, in the zones named:
+prints where they are, as JSON.
 
 `python -m tests.deploy.ray_nodes a a b b`; the first is the head. Runs until its standard input ends. Ray's Cluster
 remembers its nodes in the process that starts them, so this is one.
@@ -20,6 +21,7 @@ def main(zones: list[str]) -> None:
             node_ip_address=f"127.0.0.{number}",
             labels={"ray.io/availability-zone": zone},
             num_cpus=2,
+            num_gpus=1,
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
         )

@@ -48,6 +48,19 @@ models:
         slo: {{ttft_s: 10.0, itl_s: 0.5}}
         environment: {{PYTHONPATH: "{root}"}}
 """
+ONE_A_NODE = """
+  large:
+    tiers:
+      - name: only
+        backend: command
+        command: {engine}
+        served_model: m
+        slots: 8
+        gpu: 1
+        scale: {{min: 4}}
+        environment: {{PYTHONPATH: "{root}"}}
+"""
+"""A model of which a node has room for one replica."""
 
 
 @dataclass
@@ -115,16 +128,21 @@ def cluster() -> Iterator[tuple[str, list[Node]]]:
 
 @pytest.fixture
 async def system(
-    cluster: tuple[str, list[Node]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: tuple[str, list[Node]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[System]:
+    """With what the test's parameter adds to the config."""
     address, _ = cluster
+    text = CONFIG + getattr(request, "param", "")
     monkeypatch.setenv("RAY_ADDRESS", address)
     # All nodes are one machine, and the head's proxy has the port.
     monkeypatch.setenv("RAY_SERVE_WORKER_PROXY_HTTP_PORT", str(free_port()))
     port, path = free_port(), tmp_path / "up.yaml"
     async with RedisProcess() as redis:
         path.write_text(
-            CONFIG.format(port=port, store=redis.url, engine=json.dumps(ENGINE), root=ROOT, sha256=SHA256)
+            text.format(port=port, store=redis.url, engine=json.dumps(ENGINE), root=ROOT, sha256=SHA256)
         )
         with System(path, port) as running:
             try:
@@ -155,10 +173,10 @@ class Streams:
             yield Question(({"role": "user", "content": f"Question {number}."},), 100, KEY)
 
 
-async def replicas(url: str) -> list[dict[str, Any]]:
+async def replicas(url: str, model: str = "chat") -> list[dict[str, Any]]:
     async with aiohttp.ClientSession(headers=KEY) as http, http.get(f"{url}/status") as answer:
         status = await answer.json()
-    (tier,) = status["models"]["chat"]["tiers"]
+    (tier,) = status["models"][model]["tiers"]
     return [replica for replica in tier["replicas"] if replica["state"] == "ready"]
 
 
@@ -166,21 +184,23 @@ def host_of(replica: dict[str, Any]) -> str:
     return str(replica["url"].split("/")[2].split(":")[0])
 
 
-async def until_ready(url: str, hosts: dict[str, int], within_s: float) -> list[dict[str, Any]]:
+async def until_ready(
+    url: str, hosts: dict[str, int], within_s: float, model: str = "chat"
+) -> list[dict[str, Any]]:
     """Returns the ready replicas when each host has as many as `hosts` says, and no other one has any."""
     deadline = time.monotonic() + within_s
     while True:
-        found = await replicas(url)
+        found = await replicas(url, model)
         if Counter(map(host_of, found)) == hosts:
             return found
         assert time.monotonic() < deadline, f"ready on {Counter(map(host_of, found))}, not {hosts}"
         await asyncio.sleep(0.25)
 
 
-async def turn(url: str, session: str) -> str:
+async def turn(url: str, session: str, model: str = "chat") -> str:
     """The replica that served a turn of a session."""
     question = {"messages": [{"role": "user", "content": "Count."}], "max_tokens": 2, "ignore_eos": True}
-    body, headers = {"model": "chat", **question}, KEY | {"x-session-id": session}
+    body, headers = {"model": model, **question}, KEY | {"x-session-id": session}
     async with (
         aiohttp.ClientSession() as http,
         http.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer,
@@ -242,6 +262,7 @@ async def test_a_node_dies_under_load_and_another_is_taken_away_and_nobody_notic
     assert_all_whole(await running)
 
 
+@pytest.mark.parametrize("system", [ONE_A_NODE], indirect=True, ids=["no room elsewhere"])
 async def test_a_node_falls_silent_under_load_and_nobody_notices(
     system: System, cluster: tuple[str, list[Node]]
 ) -> None:
@@ -258,6 +279,10 @@ async def test_a_node_falls_silent_under_load_and_nobody_notices(
         await until_ready(system.url, {node.host: 1 for node in left}, 15.0)
         twice = {node.host: 1 + (node.zone == victim.zone) for node in left}
         await until_ready(system.url, twice, 120.0)
+        # Of the other model no node has room for one more: it goes on with what there is.
+        await until_ready(system.url, {node.host: 1 for node in left}, 1.0, "large")
+        served = {await turn(system.url, f"s{number}", "large") for number in range(12)}
+        assert len(served) > 1
         load.over.set()
         assert_all_whole(await running)
     finally:
