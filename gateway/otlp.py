@@ -105,16 +105,16 @@ def _root_shape(
     return _shape("gateway", _SERVER, tier, replica, reason, failure) + attributes
 
 
-_Way = tuple[str, str, str, str, int, bool, bool]
+_Way = tuple[str, str, str, str, int, bool]
 """What a step shares with others: name, tier, replica, reason, size of what more it says, and whether there are spans of its
-prefill and its decode."""
+prefill and decode."""
 _RootWay = tuple[str, str, str, str, str, str, str, str, str, int, int]
 """What a request shares with others: the arguments of `_root_shape`, and the sizes of where it belongs and what more it says."""
 _Common = tuple[int, bytes, int]
 """Of one span: the size of where it belongs, the fields that it shares, and the size of what more it says."""
-_ID_AND_TIMES_BYTES = 30
-_BELOW_BYTES = 26
-"""A trace's id, and the field of the parent."""
+_KEYS_AND_TIMES_BYTES = 20
+_BELOW_BYTES = 36
+"""A trace's id, and the fields of the parent and of the span's own id."""
 _REGISTER = 0x0FFFFFFFFFFFFFFF
 """All numbers up to it fit into a register of a compiled module."""
 
@@ -129,9 +129,9 @@ class _Layout:
         sizes: list[str] = []
         behind = b""
         for belongs_bytes, fields, more_bytes in spans:
-            size = varint(_ID_AND_TIMES_BYTES + belongs_bytes + len(fields) + more_bytes)
-            constant += (behind + b"\x12" + size + b"\x0a\x10", b"\x12\x08", b"\x39", b"\x41")
-            sizes += (f"{belongs_bytes}s", "8s", "Q", "Q")
+            size = varint(_KEYS_AND_TIMES_BYTES + belongs_bytes + len(fields) + more_bytes)
+            constant += (behind + b"\x12" + size + b"\x0a\x10", b"\x39", b"\x41")
+            sizes += (f"{belongs_bytes}s", "Q", "Q")
             behind = fields
             if more_bytes:
                 constant.append(behind)
@@ -142,10 +142,11 @@ class _Layout:
         self._pack = Struct(f"<{''.join(fills)}{len(behind)}s").pack
 
     def filled(self, varying: list[object]) -> bytes:
-        """`varying` has, of each span, where it belongs, its id, when it began and ended, and what more it says, if anything."""
-        fields = self._constant + varying
-        fields[::2], fields[1::2] = self._constant, varying
-        return self._pack(*fields)
+        """`varying` has, of each span, where it belongs, when it began and ended, and what more it says, if anything; before
+        each of them, and at the end, there is a place for what is constant.
+        """
+        varying[::2] = self._constant
+        return self._pack(*varying)
 
 
 @lru_cache(maxsize=1024)
@@ -157,14 +158,14 @@ def _layout(root: _RootWay, *steps: _Way) -> _Layout:
 
 
 def _common(
-    name: str, tier: str, replica: str, reason: str, more_bytes: int, has_prefill: bool, has_decode: bool
+    name: str, tier: str, replica: str, reason: str, more_bytes: int, has_parts: bool
 ) -> Iterator[_Common]:
     """Of an attempt, a reason is why it failed."""
     kind, failure = (_CLIENT, reason) if name == "attempt" else (_INTERNAL, "")
     yield _BELOW_BYTES, _shape(name, kind, tier, replica, reason, failure), more_bytes
-    for part, is_there in (("prefill", has_prefill), ("decode", has_decode)):
-        if is_there:
-            yield _BELOW_BYTES, _shape(part, _INTERNAL), 0
+    if has_parts:
+        yield _BELOW_BYTES, _shape("prefill", _INTERNAL), 0
+        yield _BELOW_BYTES, _shape("decode", _INTERNAL), 0
 
 
 class _Trace:
@@ -180,43 +181,42 @@ class _Trace:
         self.ways: list[_Way] = []
 
     def below(self, parent: int) -> bytes:
-        """Where a span belongs; 0 where nobody is above it."""
-        return b"%b\x22\x08%b" % (self._trace, parent.to_bytes(8, "big")) if parent else self._trace
+        """The trace and the parent of a span, and the key of its own id; 0 where nobody is above it."""
+        if not parent:
+            return self._trace + b"\x12\x08"
+        return b"%b\x22\x08%b\x12\x08" % (self._trace, parent.to_bytes(8, "big"))
 
     def _next_id(self) -> int:
         """For a span that nobody else refers to: near the root's, which is random."""
         self._last_id += 1
         return self._last_id
 
-    def add(self, belongs: bytes, span_id: int, began_at: float, ended_at: float) -> None:
+    def add(self, above: bytes, span_id: int, began_at: float, ended_at: float) -> None:
+        """`above` is from `below`."""
         began_ns = int(began_at * 1e9) + self._offset_ns
         ended_ns = int(ended_at * 1e9) + self._offset_ns if ended_at > began_at else began_ns
-        self.varying += (belongs, span_id.to_bytes(8, "big"), began_ns, ended_ns)
+        self.varying += (None, above + span_id.to_bytes(8, "big"), None, began_ns, None, ended_ns)
 
     def add_step(self, step: Step) -> None:
-        self.ways.append((step.name, step.tier, step.replica, step.reason, 0, False, False))
+        self.ways.append((step.name, step.tier, step.replica, step.reason, 0, False))
         self.add(self._below_root, self._next_id(), step.began_at, step.ended_at)
 
     def add_attempt(self, step: Step) -> None:
         """The attempt and, below it, its two parts, as far as they say more: before the first token they are one, and an
         answer of one token ends with it.
         """
-        has_prefill = step.first_token_at > 0.0
-        has_decode = has_prefill and (step.tokens > 1 or step.reason != "")
+        has_parts = step.first_token_at > 0.0 and (step.tokens > 1 or step.reason != "")
         more = _attribute(_TOKENS, max(0, step.tokens))
         if step.after_tokens:
             more += _attribute(_AFTER_TOKENS, step.after_tokens)
-        self.ways.append(
-            ("attempt", step.tier, step.replica, step.reason, len(more), has_prefill, has_decode)
-        )
+        self.ways.append(("attempt", step.tier, step.replica, step.reason, len(more), has_parts))
         span_id = step.span_id or self._next_id()
         self.add(self._below_root, span_id, step.began_at, step.ended_at)
-        self.varying.append(more)
-        if has_prefill:
-            belongs = self.below(span_id)
-            self.add(belongs, self._next_id(), step.began_at, step.first_token_at)
-            if has_decode:
-                self.add(belongs, self._next_id(), step.first_token_at, step.ended_at)
+        self.varying += (None, more)
+        if has_parts:
+            above = self.below(span_id)
+            self.add(above, self._next_id(), step.began_at, step.first_token_at)
+            self.add(above, self._next_id(), step.first_token_at, step.ended_at)
 
 
 # of a trail
@@ -227,10 +227,10 @@ def spans_of(trail: Trail, clock: Clock) -> bytes:
     root, answer = trail.root, trail.last_attempt
     assert root is not None, "only what is sampled is delivered"
     trace = _Trace(root, clock.offset_ns)
-    belongs = trace.below(0 if trail.parent is None else trail.parent.span_id)
+    above = trace.below(0 if trail.parent is None else trail.parent.span_id)
     more = _more(trail, answer, clock)
-    trace.add(belongs, root.span_id, trail.received_at, trail.ended_at)
-    trace.varying.append(more)
+    trace.add(above, root.span_id, trail.received_at, trail.ended_at)
+    trace.varying += (None, more)
     last = trail.received_at
     for step in trail.steps:
         last = step.ended_at if step.ended_at > last else last
@@ -242,8 +242,9 @@ def spans_of(trail: Trail, clock: Clock) -> bytes:
     failure = (trail.reason or trail.outcome) if trail.outcome in _FAILED else ""
     way: _RootWay = (
         trail.kind, trail.model, trail.outcome, trail.priority, trail.tenant, trail.tier,
-        "" if answer is None else answer.replica, trail.reason, failure, len(belongs), len(more),
+        "" if answer is None else answer.replica, trail.reason, failure, len(above) + 8, len(more),
     )  # fmt: skip
+    trace.varying.append(None)
     return _layout(way, *trace.ways).filled(trace.varying)
 
 

@@ -20,7 +20,7 @@ log = logging.getLogger("graceway.traces")
 EVERY_S = 0.5
 WAITING = 8192
 """Requests whose spans may wait."""
-BATCH = 256
+BATCH = 512
 """Requests whose spans go in one message."""
 IN_ONE_GO = 64
 """Requests whose spans are made before others get the interpreter: the event loop waits a third of a millisecond at most.

@@ -109,7 +109,7 @@ def test_giving_up_quality_is_no_error_but_shows() -> None:
         (Step("attempt", 100.0, 101.0, "primary", "a", "refused"), []),
         (Step("attempt", 100.0, 101.0, "primary", "a"), []),
         # An answer of one token ends with it; one that hung behind its first token was decoding.
-        (Step("attempt", 100.0, 101.0, "primary", "a", "", 1, 0, 100.9), ["prefill"]),
+        (Step("attempt", 100.0, 101.0, "primary", "a", "", 1, 0, 100.9), []),
         (Step("attempt", 100.0, 101.0, "primary", "a", "hang", 1, 0, 100.2), ["prefill", "decode"]),
         (Step("attempt", 100.0, 101.0, "primary", "a", "", 2, 0, 100.2), ["prefill", "decode"]),
     ],
