@@ -445,8 +445,11 @@ async def _raced(race: Race, exchange: Exchange, answer: Awaitable[Told]) -> Tol
 
 
 async def _held_text(journal: Journal, replica: Replica) -> str | None:
-    """Text that the replica generated but held back, as it might have become a stop string; None when unknown."""
-    if not journal.request.stops or not journal.ids:
+    """Text that the replica generated but held back, as it might have become a stop string; None when unknown.
+
+    The journal keeps the ids up to the end of a character.
+    """
+    if journal.is_end_known or not journal.ids:
         return ""
     for count in range(len(journal.ids), max(0, len(journal.ids) - BYTES_OF_A_CHARACTER), -1):
         text = await detokenize(replica, journal.ids[:count])
@@ -454,8 +457,11 @@ async def _held_text(journal: Journal, replica: Replica) -> str | None:
             said = journal.said
             if not text.startswith(said):
                 return None
+            held = text[len(said) :]
+            if held and not journal.request.stops:
+                return None
             journal.keep_ids(count)
-            return text[len(said) :]
+            return held
     return None
 
 

@@ -55,6 +55,8 @@ class Journal:
     text: list[str] = field(default_factory=list)
     safe_ids: int = 0
     """Ids whose text has been said; those after it are part of a character that is not yet whole."""
+    may_split_a_character: bool = False
+    """Whether the last of them may be half of a character all the same: the engine merged several ids in one event."""
     unlisted: int = 0
     """Tokens that `ids` does not hold, as a replica told no ids or another tier's. After the first of them it holds no more:
     a gap would be worse than an end."""
@@ -97,7 +99,8 @@ class Journal:
         """Forgets ids whose text the client does not have: half of a character is generated again, not half of it told.
 
         An engine that goes on behind half of a character tells the text of the whole prompt: its detokenizer finds no
-        place to begin. Where stop strings hold text back, it takes the replica to tell where a character ends.
+        place to begin. Where stop strings hold text back, or the last text came with several ids at once, it takes the
+        replica to tell where a character ends.
         """
         if not self.request.stops:
             self.forget_untold_ids()
@@ -105,6 +108,11 @@ class Journal:
     def forget_untold_ids(self) -> None:
         """Forgets ids whose text the client does not have, for a continuation that generates that text again."""
         self.keep_ids(self.safe_ids)
+
+    @property
+    def is_end_known(self) -> bool:
+        """Whether the ids that are kept stand for just the text that the client has."""
+        return not self.request.stops and not self.may_split_a_character
 
     def keep_ids(self, count: int) -> None:
         """Forgets all but so many ids. Those that the client was told come again, and are not told twice."""
@@ -129,6 +137,7 @@ class Journal:
         self.text.append(b"".join(told).decode())
         self.ids.extend(plain.ids)
         self.safe_ids = len(self.ids)
+        self.may_split_a_character = False
         count = len(told)
         out.append(template.tell(told) if self.leg.asked_ids else joined(events[start : start + count]))
         return count
@@ -217,6 +226,7 @@ class Journal:
                 text = self._stop_at(choice, delta, text)
             self.text.append(text)
             self.safe_ids = len(self.ids)
+            self.may_split_a_character = ids is not None and len(ids) > 1
         if choice.get("finish_reason"):
             self._finish(choice, delta)
         if not self.request.stream:

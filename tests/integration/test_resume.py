@@ -164,6 +164,25 @@ async def test_a_character_that_the_cut_splits(
                 assert tuple(answer.token_ids) == question.expected.ids
 
 
+@KINDS
+@STREAMED
+async def test_a_character_that_a_merged_event_splits(config: Path, kind: Kind, stream: bool) -> None:
+    """Its text says nothing of the last id, which is half of what comes next."""
+    ends = range(3, TOKENS - 2, 3)
+    questions = [Question(kind, stream, TOKENS, prompt) for prompt in PROMPTS]
+    split = [(q, end) for q in questions for end in ends if q.expected.ids[end - 1] in LEADS]
+    made = [EngineProcess(token_ms=1, slots=64, **MAKES["merging"]) for _ in range(2)]
+    async with AsyncExitStack() as stack:
+        pair = Pair(*[await stack.enter_async_context(engine) for engine in made])
+        gateway = await stack.enter_async_context(
+            serving(config, tier("primary", pair.breaks, pair.goes_on, probe=None, slots=64))
+        )
+        for question, end in random.Random(1).sample(split, 6):
+            # Several at once, as the first of them may be sent to the other replica.
+            for answer in await break_all(gateway, pair, end + 1, [question] * 4):
+                assert_whole(question, answer)
+
+
 # stop strings
 
 
