@@ -12,7 +12,8 @@ from random import Random
 
 from deploy.bench_kv_engines import Engine, ask, random_prompt
 from deploy.bench_kv_kills import between_turns, in_a_stream
-from deploy.bench_kv_rig import Bench, Found, Lengths, free_port, in_ms, running_bench
+from deploy.bench_kv_rig import Bench, Found, Lengths, in_ms, running_bench
+from deploy.http_server import free_ports
 
 LENGTHS = (128, 256, 512, 1024, 2000)
 LOAD_AT_ONCE, LOAD_PROMPT_TOKENS, LOAD_ANSWER_TOKENS = 4, 128, 48
@@ -152,7 +153,7 @@ async def run(model: Path, rounds: int, parts: Collection[str], say: Callable[[s
 
 async def _cost(bench: Bench, rounds: int) -> None:
     await bench.engines[1].stop()
-    without = Engine(bench.model, free_port(), bench.folder / "without.log")
+    without = Engine(bench.model, free_ports(1)[0], bench.folder / "without.log")
     try:
         await without.start()
         await overhead(bench, without, rounds)

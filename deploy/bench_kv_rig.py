@@ -1,7 +1,6 @@
 """What the benches of KV blocks stand on: two real vLLM servers, the Redis that has their blocks, and what is claimed of them."""
 
 import asyncio
-import socket
 import statistics
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -14,6 +13,7 @@ import aiohttp
 from redis import Redis
 
 from deploy.bench_kv_engines import Engine, Told, ask, random_prompt
+from deploy.http_server import free_ports
 from replicas.kv.settings import KvSettings
 from state_store.embedded import EmbeddedRedis
 from state_store.kv.budget import USED
@@ -119,9 +119,10 @@ async def running_bench(model: Path, say: Callable[[str], None]) -> AsyncIterato
         redis = EmbeddedRedis(maxmemory_bytes=2 * BUDGET_BYTES)
         await redis.start()
         stack.push_async_callback(redis.stop)
+        ports = free_ports(2)
         engines = (
-            Engine(model, free_port(), folder / "one.log", _REPLICATE, redis.url),
-            Engine(model, free_port(), folder / "other.log", _REPLICATE, redis.url),
+            Engine(model, ports[0], folder / "one.log", _REPLICATE, redis.url),
+            Engine(model, ports[1], folder / "other.log", _REPLICATE, redis.url),
         )
         for engine in engines:
             # One after the other: two at once compete for the cores, and take longer than twice as long.
@@ -134,13 +135,6 @@ async def running_bench(model: Path, say: Callable[[str], None]) -> AsyncIterato
         for engine in engines:
             await ask(http, engine.url, random_prompt(Random(0), 300), 4)
         yield Bench(engines, client, redis.url, http, model, folder, say)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def median(times: list[float]) -> float:
