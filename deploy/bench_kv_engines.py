@@ -4,10 +4,12 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 
 import aiohttp
 import orjson
@@ -99,10 +101,11 @@ async def ask(
     model: str = "m",
     session: str = "",
     begun: asyncio.Event | None = None,
+    extra: Mapping[str, object] = MappingProxyType({}),
 ) -> Told:
     """A greedy text completion of token ids, streamed. `begun` is set when a quarter of it was said."""
     asked = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-    asked |= {"stream": True, "return_token_ids": True}
+    asked |= {"stream": True, "return_token_ids": True, **extra}
     start = time.perf_counter()
     ids: list[int] = []
     times: list[float] = []

@@ -420,7 +420,7 @@ def served_by(fleet: Fleet, course: Course, decision: Serve, replica: str) -> Se
         traceparent=request.traceparent or course.trail.traceparent,
         given_up=course.told,
         turn=course.turn,
-        kv_durability=promised(fleet.tiers[decision.tier].spec.kv),
+        kv_durability=promised(fleet.tiers[decision.tier].spec.kv, request.body),
     )
 
 

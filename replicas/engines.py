@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from replicas.kv.settings import NO_KV, URL_VARIABLE, KvSettings, arguments
+from replicas.kv_events import replay_of
 
 EngineKind = Literal["vllm", "llamacpp", "command"]
 
@@ -99,6 +100,7 @@ def _kv_events(spec: EngineSpec) -> tuple[str, ...]:
     if not spec.kv_events:
         return ()
     asked = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": spec.kv_events}
+    asked |= {"replay_endpoint": replay_of(spec.kv_events)}
     return (_KV_EVENTS, json.dumps(asked))
 
 

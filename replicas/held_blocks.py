@@ -108,6 +108,7 @@ class HeldBlocksTeller:
     def begin(self) -> None:
         """A new engine starts, with an empty cache."""
         self.held.clear()
+        self._events.begin()
 
     async def _follow(self) -> None:
         while True:

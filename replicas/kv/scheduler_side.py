@@ -16,7 +16,7 @@ from replicas.kv.settings import KvSettings
 from replicas.kv.step_plan import MOST_PATIENCE_S, Ended, Loaded, StepPlan, Transfer
 from state_store.kv.block_format import HEAD_BYTES, BlockId
 from state_store.kv.block_store import BlockStore, BlocksUnavailable
-from state_store.kv.turn import PARAMETER
+from state_store.kv.turn import PARAMETER, is_kept
 
 _LOOK_UP_SHARE, _LOOK_UP_LEAST_S, _LOOK_UP_MOST_S = 0.1, 0.1, 0.5
 """A look-up may take this share of what computing would: a Redis that is late for a moment costs less than the whole prompt."""
@@ -98,7 +98,7 @@ class SchedulerSide:
         self._counts: dict[str, float] = {}
 
     def arrived(self, request: EngineRequest) -> None:
-        if request.lora_request is None:
+        if request.lora_request is None and is_kept(request.kv_transfer_params):
             self._look_up(self._known.setdefault(request.request_id, _Known(request)))
 
     def matched_tokens(self, request: EngineRequest, computed_tokens: int) -> int | None:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from deploy.bench_kv_restore import interval
+from deploy.bench_kv_cost import interval
 from deploy.bench_kv_transport import Row, claims
 
 

@@ -125,3 +125,19 @@ async def test_the_caller_s_own_parameters_go_through(engines: Engines, tmp_path
         turn = await acknowledging
         seen = (await attempts("turn-1", engine))[0]["json"]
         assert seen["kv_transfer_params"] == {"theirs": 1, PARAMETER: turn}
+
+
+@pytest.mark.parametrize("strategy", ["replicate", "sync"])
+async def test_nothing_is_promised_of_a_turn_that_is_not_to_be_kept(
+    engines: Engines, tmp_path: Path, strategy: str
+) -> None:
+    engine = engines.a
+    one = tier("primary", engine, kv={"strategy": strategy})
+    asked = question(stream=True).with_(kv_transfer_params={"graceway_keep": False})
+    async with serving(tmp_path / "c.yaml", one, store=MemoryStateStore(), state_store=A_REDIS) as gateway:
+        answer = await ask(gateway.url, asked)
+        assert_whole(asked, answer)
+        assert b"unconfirmed" not in answer.raw
+        assert "x-kv-durability" not in answer.headers
+        assert (await attempts("turn-1", engine))[0]["json"]["kv_transfer_params"] == {"graceway_keep": False}
+        assert await gateway.metric("graceway_kv_turns_total") == 0

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from replicas.engines import EngineSpec
+from replicas.kv_events import BlockStored, Hash, KvEvents
 from replicas.supervisor import ReplicaSpec, Supervisor
 from state_store.memory import MemoryStateStore
 from state_store.prefix_news import TOKEN_BLOCK, Held, from_bytes, token_chain, topic_of
@@ -48,9 +50,27 @@ async def test_what_vllm_stores_and_drops_is_told_in_hashes_that_gateways_know(
     assert len(blocks) == 24
     await eventually(lambda: holds(store, set(blocks)), 20)
     await eventually(lambda: tells_of(store, 12), 20)
+    assert await heard_late(supervisor) >= 12
     # Another one takes the place of some; evicted blocks are told of within a second of its answer.
     await ask(supervisor.url, [300 + n % 70 for n in range(400)])
     await eventually(lambda: holds_not(store, set(blocks)), 1.5)
+
+
+async def heard_late(supervisor: Supervisor) -> int:
+    """How many blocks somebody hears of who begins to listen now."""
+    events = KvEvents(supervisor._engine.kv_events)
+    held: set[Hash] = set()
+    try:
+        async with asyncio.timeout(20), aclosing(events.batches()) as batches:
+            async for batch in batches:
+                held |= {
+                    name for event in batch if isinstance(event, BlockStored) for name in event.block_hashes
+                }
+                if len(held) >= 12:
+                    break
+    finally:
+        events.close()
+    return len(held)
 
 
 async def ask(url: str, prompt: list[int]) -> list[int]:

@@ -125,9 +125,12 @@ def test_what_is_faster_to_compute_is_not_loaded(rig: Rig) -> None:
     assert subject.take_counts() == {"recompute": 1}
 
 
-def test_requests_with_an_adapter_are_left_alone(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    "said", [{"lora_request": "an adapter"}, {"kv_transfer_params": {"graceway_keep": False}}]
+)
+def test_requests_with_an_adapter_or_that_say_so_are_left_alone(rig: Rig, said: dict[str, object]) -> None:
     stored(rig, *range(10))
-    subject, asking = side(rig), request(lora_request="an adapter")
+    subject, asking = side(rig), request(**said)
     subject.arrived(asking)
     assert subject.matched_tokens(asking, 0) == 0
     assert step(subject, 0, 165, 11).saves == []
