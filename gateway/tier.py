@@ -7,11 +7,13 @@ import asyncio
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 
 from gateway.breakers import Outcome, Pass
 from gateway.policy.admission import may_take
 from gateway.policy.arrivals import ArrivalRates
 from gateway.policy.forecast import Forecast
+from gateway.policy.health import Health
 from gateway.policy.ladder import Signals
 from gateway.policy.patience import first_token_patience_s
 from gateway.policy.prefill import PrefillSpeed
@@ -27,8 +29,8 @@ from replicas.autoscaling.rotation import in_rotation
 OFFER_AGAIN_S = 0.02
 SPEEDS_S = 0.05
 """How old measured speeds may be in a decision."""
-SOON = frozenset({"starting", "suspect"})
-"""States of a replica that a probe decides about within seconds."""
+SUSPICION_S = 10.0
+"""How long a suspect replica is worth waiting for. A probe decides about it sooner, unless all it hears is that it is busy."""
 
 
 class Tier:
@@ -125,7 +127,8 @@ class Tier:
                 ttft_slo_s=self.spec.slo.ttft_s,
                 queued_ahead=ahead,
                 line=self.room,
-                starting=0 if len(routable) else self._starting(),
+                starting=0 if len(routable) else self._starting(now),
+                starting_until=inf if len(routable) else self._starting_until(),
                 prefill=self.prefill,
                 forecast=self._forecast(),
                 outranking_per_s=self.arrivals.outranking_per_s(now),
@@ -139,8 +142,11 @@ class Tier:
             self._view_until = now + SPEEDS_S
         return view
 
-    def _starting(self) -> int:
-        return sum(r.slots or 1 for r in self.replicas.values() if r.health.state in SOON)
+    def _starting(self, now: float) -> int:
+        return sum(r.slots or 1 for r in self.replicas.values() if now < _expected_until(r.health))
+
+    def _starting_until(self) -> float:
+        return max((_expected_until(r.health) for r in self.replicas.values()), default=inf)
 
     def _forecast(self) -> Forecast:
         spread = min(1.0, self._deviation_s / self.service_s) if self.service_s else 0.0
@@ -199,6 +205,13 @@ class Tier:
             self._patience_s = first_token_patience_s(self.ttfts, self.spec.slo.ttft_s)
             self._patience_until = now + SPEEDS_S
         return self._patience_s
+
+
+def _expected_until(health: Health) -> float:
+    """Until when a replica is worth waiting for that takes no requests."""
+    if health.state == "starting":
+        return inf
+    return health.since + SUSPICION_S if health.state == "suspect" else 0.0
 
 
 def _has_place(replica: Replica) -> bool:

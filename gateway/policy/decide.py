@@ -196,7 +196,7 @@ def _until_started(
         return None
     if any(not t.has_replicas or len(t.routable) for t in below):
         return None
-    return Wait(tier.name, facts.deadline, "")
+    return Wait(tier.name, min(facts.deadline, tier.starting_until), "")
 
 
 def _beside_its_state(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, overload
 
@@ -154,6 +155,8 @@ class TierView:
     """Whether its replicas go on with an answer that broke."""
     starting: int = 0
     """Places of replicas that are about to be there, or only suspected, while none is routable."""
+    starting_until: float = inf
+    """When the last of them is given up, as far as is known now."""
     prefill: Prefill | None = None
     """The time to the first token by the prompt's length."""
     sheddable_slo_s: float = 0.0

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from gateway.policy.facts import Facts
 from gateway.policy.forecast import Forecast
@@ -44,9 +45,9 @@ def tier(
     return TierView(name, True, Routable(replicas), slo, ahead, forecast, outranking_per_s, is_asleep=asleep)
 
 
-def starting(name: str, places: int, ahead: tuple[int, int, int] = (0, 0, 0)) -> TierView:
+def starting(name: str, places: int, ahead: tuple[int, int, int] = (0, 0, 0), until: float = inf) -> TierView:
     """A tier whose replicas are about to be there."""
-    return TierView(name, True, queued_ahead=ahead, starting=places)
+    return TierView(name, True, queued_ahead=ahead, starting=places, starting_until=until)
 
 
 def every(gap_s: float, now: float = 100.0) -> Forecast:

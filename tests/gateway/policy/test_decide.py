@@ -85,6 +85,7 @@ WAITS = [
     ("asleep", ladder(tier("best", asleep=True)), {}, Wait("best", 160.0, "")),
     # nobody is there yet, and nobody else could serve
     ("it starts", ladder(starting("best", 8)), {}, Wait("best", 160.0, "")),
+    ("it is only suspected", ladder(starting("best", 8, until=107.0)), {}, Wait("best", 107.0, "")),
     ("both start", ladder(starting("best", 8), starting("small", 8)), {}, Wait("best", 160.0, "")),
     # a session's own replica, for 0.4 of the SLO
     ("its replica is full", ladder(tier("best", FULL_A, B), bindings={"best": "a"}), {"session": "x"},
