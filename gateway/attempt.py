@@ -1,4 +1,4 @@
-"""One attempt on a reserved replica: dispatch, stream, settle; and what is learnt from how it ended."""
+"""One attempt on a reserved replica: dispatch, stream, settle."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping
@@ -12,14 +12,15 @@ from fallback_models.cache import AnswerCache, is_deterministic
 from gateway.breakers import Outcome
 from gateway.context import ContextWindow, TooLong
 from gateway.course import Course
-from gateway.detokenize import detokenize
-from gateway.dispatch import Exchange, Patience, PushedBack, Rejected, Take, TokenIdsRefused, outcome_of
+from gateway.dispatch import Exchange, Patience, Rejected, Take, outcome_of
 from gateway.failure import ExchangeFailed
 from gateway.fleet import Fleet
-from gateway.hedge import LOST, Race
-from gateway.journal import Journal, Leg, enter
+from gateway.hedge import Race
+from gateway.held_text import held_text
+from gateway.journal import Journal, enter
 from gateway.kv_durability import UNCONFIRMED, UNCONFIRMED_FRAME, name_turn, promised, until_stored
 from gateway.ledger import Ledger
+from gateway.leg import Leg
 from gateway.legs import (
     CannotContinue,
     Target,
@@ -28,29 +29,17 @@ from gateway.legs import (
     next_leg,
     shows_first_token,
 )
+from gateway.lessons import DECLINED, Lessons
 from gateway.own_answer import asked_of
 from gateway.policy.decision import Serve, Shed
-from gateway.policy.facts import Attempt, Seam
-from gateway.policy.prefix import BLOCK_BYTES
 from gateway.policy.retry_budget import RetryBudget
 from gateway.purse import Hold, Purse
 from gateway.replica import Replica, Stream
 from gateway.reply import Reply, Served
-from gateway.sessions import Sessions
 from gateway.sse import DONE_FRAME
 from gateway.tier import Permit, Tier
 from gateway.trail import Step
 from state_store.protocol import StateStore
-
-BYTES_OF_A_CHARACTER = 4
-"""In UTF-8, and so the most tokens that can stand for a part of one."""
-BACKPRESSURE_S = 0.5
-"""How long a replica that pushed back without a Retry-After gets nothing new."""
-GONE_AT_ONCE = frozenset({"refused", "unreachable", "reset", "cut"})
-"""Failures after which a replica is out until a probe says otherwise."""
-
-DECLINED = frozenset({"context", "budget"})
-"""Why a tier does not answer a request, though its replicas could be asked."""
 
 Told = TypeVar("Told")
 Verdict = bool | Shed
@@ -62,7 +51,7 @@ class Attempts:
     """Runs attempts for the requests of one model."""
 
     fleet: Fleet
-    sessions: Sessions
+    lessons: Lessons
     ledger: Ledger
     budget: RetryBudget
     store: StateStore
@@ -94,7 +83,7 @@ class Attempts:
                 money = await purse.hold(course.request)
             served = served_by(self.fleet, course, decision, permit.replica.replica)
             await self._dispatch(course, decision, permit.replica, served, reply)
-            outcome, result = self._succeeded(course, served, permit), ""
+            outcome, result = self.lessons.succeeded(course, served, permit), ""
         except Rejected as rejected:
             result = "rejected"
             return await self._rejected(course, served, rejected, reply)
@@ -102,7 +91,7 @@ class Attempts:
             return Shed("no_replica", None, str(reason))
         except ExchangeFailed as failed:
             outcome, result = outcome_of(failed), failed.failure
-            self._failed(course, decision, permit, failed, tokens_before)
+            self.lessons.failed(course, decision, permit, failed, tokens_before)
             return False
         finally:
             permit.settle(outcome, course.time())
@@ -181,7 +170,7 @@ class Attempts:
         course.journal.take_whole(body)
         if exchange.stream.is_movable:
             now = course.time()
-            self._first_token(course, served.tier, replica, exchange, now)
+            self.lessons.first_token(course, served.tier, replica, exchange, now)
             replica.on_token(exchange.stream, now)
             if self.cache is not None:
                 await self._remember(self.cache, course, served)
@@ -196,7 +185,7 @@ class Attempts:
         if not course.has_begun and tier != course.first_tier:
             return None
         course.journal.rewind()
-        held = await _held_text(course.journal, replica)
+        held = await held_text(course.journal, replica)
         try:
             leg = next_leg(course.journal, _target(self.fleet.tiers[tier], replica), course.first_tier, held)
             return await self._fitted(course, leg, tier, replica)
@@ -285,7 +274,7 @@ class Attempts:
             if journal.tokens > tokens or (out and not stream.last_token_at):
                 tokens, now = journal.tokens, time()
                 if not stream.last_token_at:
-                    self._first_token(course, served.tier, replica, exchange, now)
+                    self.lessons.first_token(course, served.tier, replica, exchange, now)
                 replica.on_token(stream, now)
             if journal.has_ended:
                 exchange.enough()
@@ -300,36 +289,6 @@ class Attempts:
             return None
 
         return take
-
-    def _first_token(
-        self, course: Course, tier: str, replica: Replica, exchange: Exchange, now: float
-    ) -> None:
-        if course.race is not None:
-            course.race.win(exchange)
-        exchange.first_token()
-        self.ledger.dispatched(replica, exchange.dispatch_s)
-        course.first_token_at = perf_counter()
-        course.ttft_s = now - exchange.sent_at
-        fresh_bytes = course.facts.prompt_size_bytes
-        if prefix := course.facts.prefix:
-            fresh_bytes -= self.fleet.prefixes.depth(replica.replica, prefix) * BLOCK_BYTES
-        if course.seam is None:
-            replica.prefill.add(fresh_bytes, course.ttft_s, now)
-            self.fleet.tiers[tier].prefill.add(fresh_bytes, course.ttft_s, now)
-        replica.on_first_token(course.ttft_s)
-        replica.learn(course.ttft_s, exchange.sent_at, now)
-        self.fleet.tiers[tier].ttfts.add(course.ttft_s)
-        facts = course.facts
-        if facts.prefix:
-            size_bytes = facts.prompt_size_bytes
-            self.fleet.routed(replica.replica, facts.prefix, course.journal.prompt_ids, size_bytes)
-        if course.seam is None:
-            self.ledger.first_token(course, tier, now - course.facts.arrived_at)
-            # What another tier's failures cost says nothing about this one.
-            came_late = any(attempt.tier != tier for attempt in course.attempts)
-            own_s = course.ttft_s if came_late else now - course.facts.arrived_at
-            live = self.fleet.tiers[tier]
-            live.recent.first_token(live.spec.slo.against_promise_s(own_s, course.facts.priority), now)
 
     async def end(self, course: Course, served: Served, reply: Reply, out: list[bytes]) -> None:
         """The end of a whole answer: what is still owed, then `[DONE]`; or all of it at once."""
@@ -369,43 +328,6 @@ class Attempts:
         )
         await cache.remember(asked_of(course), answer)
 
-    def _succeeded(self, course: Course, served: Served, permit: Permit) -> Outcome:
-        tier, replica = self.fleet.tiers[served.tier], permit.replica
-        bound = course.bindings.get(tier.name, "")
-        is_lost = bool(bound) and self.fleet.is_lost(tier.name, bound)
-        self.sessions.bind(course.turn, tier.name, replica.replica, is_lost)
-        self.ledger.answered(course, tier.name, served.degraded)
-        return Outcome.SLOW if course.ttft_s > tier.spec.slo.ttft_s else Outcome.SUCCESS
-
-    def _failed(
-        self, course: Course, decision: Serve, permit: Permit, failed: ExchangeFailed, tokens_before: int
-    ) -> None:
-        """Learns from a failed attempt, and prepares the next one."""
-        now, replica = course.time(), permit.replica
-        if course.journal.tokens > tokens_before:
-            # It made progress, so this is a new incident: what failed before may be well again.
-            course.attempts.clear()
-        if failed.failure == LOST:
-            return
-        if isinstance(failed, TokenIdsRefused):
-            replica.takes_token_ids = False
-            return
-        by = "" if failed.failure in DECLINED else replica.replica
-        course.attempts.append(Attempt(decision.tier, by, failed.failure))
-        if failed.failure == "first_token_timeout":
-            # It takes at least as long.
-            prefill = self.fleet.tiers[decision.tier].prefill
-            prefill.add(course.facts.fresh_size_bytes, now - permit.since, now)
-        if course.has_begun and failed.failure != "deadline":
-            course.seam = Seam(course.first_tier, now, may_change_tier=course.facts.lowest_tier > 0)
-        if isinstance(failed, PushedBack):
-            replica.learn(now - permit.since, permit.since, now, was_dropped=True)
-            replica.back_off(now + (BACKPRESSURE_S if failed.retry_after_s is None else failed.retry_after_s))
-        elif failed.failure in GONE_AT_ONCE or (
-            failed.failure == "first_token_timeout" and replica.last_token_at < permit.since
-        ):
-            replica.signal("suspect", failed.failure, now)
-
 
 def served_by(fleet: Fleet, course: Course, decision: Serve, replica: str) -> Served:
     """What the answer discloses: the reason of a decision stands only where a lower tier answers."""
@@ -442,27 +364,6 @@ async def _raced(race: Race, exchange: Exchange, answer: Awaitable[Told]) -> Tol
     except Rejected:
         race.win(exchange)
         raise
-
-
-async def _held_text(journal: Journal, replica: Replica) -> str | None:
-    """Text that the replica generated but held back, as it might have become a stop string; None when unknown.
-
-    The journal keeps the ids up to the end of a character.
-    """
-    if journal.is_end_known or not journal.ids:
-        return ""
-    for count in range(len(journal.ids), max(0, len(journal.ids) - BYTES_OF_A_CHARACTER), -1):
-        text = await detokenize(replica, journal.ids[:count])
-        if text is not None and not text.endswith("\N{REPLACEMENT CHARACTER}"):
-            said = journal.said
-            if not text.startswith(said):
-                return None
-            held = text[len(said) :]
-            if held and not journal.request.stops:
-                return None
-            journal.keep_ids(count)
-            return held
-    return None
 
 
 async def _until_read(stream: Stream, blocked: Awaitable[None], broken: ExchangeFailed | None) -> None:

@@ -16,10 +16,10 @@ GROUP = "hot_path"
 """The name of the library that holds all compiled modules."""
 
 _GATEWAY = (
-    "app", "attempt", "breakers", "callers", "connections", "context", "course", "coverage", "dispatch", "durations", "fleet",
-    "guarded_http", "hot_http", "http", "http_client", "journal", "kv_durability", "ledger", "legs", "otlp", "pipeline", "queue",
-    "recorder", "replica", "reply", "request", "sessions", "shares", "sse", "stop", "telemetry", "template", "tier",
-    "trace_context", "trail", "turn",
+    "app", "attempt", "breakers", "callers", "connections", "context", "course", "coverage", "dispatch", "durations",
+    "fleet", "guarded_http", "hot_http", "http", "http_client", "journal", "kv_durability", "ledger", "leg", "legs",
+    "lessons", "otlp", "pipeline", "queue", "recorder", "replica", "replica_answer", "reply", "request", "sessions",
+    "shares", "sse", "stop", "telemetry", "template", "tier", "trace_context", "trail", "turn",
 )  # fmt: skip
 _POLICY = (
     "admission", "arrivals", "decide", "decision", "elsewhere", "facts", "forecast", "health", "limit", "patience", "prefill",

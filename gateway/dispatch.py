@@ -10,7 +10,7 @@ from gateway.breakers import Outcome
 from gateway.errors import not_offered_json, rejection_json
 from gateway.failure import ExchangeFailed
 from gateway.http_client import OK, Connection, Sink, request_bytes
-from gateway.journal import Leg
+from gateway.leg import Leg
 from gateway.replica import Replica, Stream
 from gateway.request import Request
 from gateway.sse import EventSplitter

@@ -12,34 +12,13 @@ from typing import Any
 import orjson
 
 from gateway.failure import ExchangeFailed
+from gateway.leg import Leg
+from gateway.replica_answer import event_of, message_of, usage_of, usage_of_embeddings
 from gateway.request import Request
 from gateway.sse import DONE, data_of, frame, joined
-from gateway.stop import StopMatcher
 from gateway.template import EventTemplate, learn
 
 Json = dict[str, Any]
-
-
-@dataclass(slots=True)
-class Leg:
-    """One attempt's part of the answer."""
-
-    path: str
-    body: Json
-    is_continuation: bool = False
-    asked_ids: bool = False
-    """Whether the gateway, not the client, asked for token ids."""
-    asked_usage: bool = False
-    is_splice: bool = False
-    given_up: str = ""
-    """What another tier, which goes on with the answer, leaves out of the request."""
-    """Whether another tier goes on, so that the seam must show."""
-    stop: StopMatcher | None = None
-    base_tokens: int = 0
-    """Tokens of the answer before this leg."""
-
-    def encoded(self) -> bytes:
-        return orjson.dumps(self.body)
 
 
 @dataclass(slots=True)
@@ -158,7 +137,7 @@ class Journal:
             raise ExchangeFailed("malformed", f"an event that can't be passed on: {error}") from error
 
     def _take_event(self, payload: bytes, out: list[bytes]) -> None:
-        event = _event(payload)
+        event = event_of(payload)
         choices: list[Json] = event["choices"]
         if not choices:
             self._enter_usage(event, out)
@@ -356,12 +335,12 @@ class Journal:
             ExchangeFailed: `malformed`, `error_event` or `no_tokens`.
         """
         if self.request.kind == "embedding":
-            self.usage = _check_embeddings(body)
+            self.usage = usage_of_embeddings(body)
             return
-        answer = _event(body)
-        self.usage, choice = _usage_of(answer), answer["choices"][0]
+        answer = event_of(body)
+        self.usage, choice = usage_of(answer), answer["choices"][0]
         if self.request.max_tokens == 1 and not self.request.inexact_because:
-            said = _message_of(choice)
+            said = message_of(choice)
             self._is_odd(said)
             self.text.append(said.get("content") or "")
             self.finish_reason = choice.get("finish_reason") or ""
@@ -419,91 +398,6 @@ _KNOWN_EVENT_FIELDS = frozenset({"id", "object", "created", "model", "choices", 
 _KNOWN_OR_OF_IDS = _KNOWN_EVENT_FIELDS | {"prompt_text"}
 """And what comes with token ids, for whoever asked for them."""
 _KNOWN_CHOICE_FIELDS = frozenset({"index", "delta", "text", "finish_reason", "token_ids", "prompt_token_ids"})
-
-
-def _usage_of(answer: Json) -> Json:
-    """Of an answer in one piece."""
-    usage: Json = answer.get("usage") or {}
-    if not answer["choices"] or usage.get("completion_tokens") == 0:
-        raise ExchangeFailed("no_tokens", "the replica answered without generating anything")
-    return usage
-
-
-def _message_of(choice: Json) -> Json:
-    """What a choice of an answer in one piece says, of a chat or of a text completion."""
-    said = choice.get("message", {"content": choice.get("text")})
-    if not isinstance(said, dict) or not isinstance(said.get("content") or "", str):
-        raise ExchangeFailed("malformed", "an answer that says nothing")
-    return said
-
-
-def _check_embeddings(body: bytes) -> Json:
-    answer = _told(body)
-    data, usage = answer.get("data"), answer.get("usage")
-    if (
-        not isinstance(data, list)
-        or not data
-        or not all(isinstance(d, dict) and d.get("embedding") for d in data)
-    ):
-        raise ExchangeFailed("malformed", "an answer without embeddings")
-    return usage if isinstance(usage, dict) and _is_usage(usage) else {}
-
-
-def _event(payload: bytes) -> Json:
-    event = _told(payload)
-    if not _is_answer(event):
-        raise ExchangeFailed("malformed", "an event that is no part of an answer")
-    return event
-
-
-def _told(payload: bytes) -> Json:
-    try:
-        told = orjson.loads(payload)
-    except orjson.JSONDecodeError as error:
-        raise ExchangeFailed("malformed", f"an event that is not JSON: {error}") from error
-    if not isinstance(told, dict):
-        raise ExchangeFailed("malformed", "an event that is no part of an answer")
-    # A tuple of types, as mypyc looks at each of them itself; of a union it makes an object first.
-    if isinstance(told.get("error"), (dict, str)):
-        raise ExchangeFailed("error_event", str(told["error"])[:300])
-    return told
-
-
-def _is_answer(event: Json) -> bool:
-    """Whether all that the journal goes by has the type it must have; what it only passes on may be anything."""
-    choices, usage = event.get("choices"), event.get("usage")
-    return (
-        isinstance(choices, list)
-        and all(_is_choice(choice) for choice in choices)
-        and (usage is None or _is_usage(usage))
-        and _are_ids(event.get("prompt_token_ids"))
-        and isinstance(event.get("created") or 0, int)
-    )
-
-
-def _is_choice(choice: Any) -> bool:
-    if not isinstance(choice, dict):
-        return False
-    delta = choice.get("delta")
-    if delta is not None and not isinstance(delta, dict):
-        return False
-    text = choice.get("text") if delta is None else delta.get("content")
-    reason = choice.get("finish_reason")
-    return (
-        (text is None or isinstance(text, str))
-        and (reason is None or isinstance(reason, str))
-        and _are_ids(choice.get("token_ids"))
-        and _are_ids(choice.get("prompt_token_ids"))
-    )
-
-
-def _are_ids(ids: Any) -> bool:
-    return ids is None or (isinstance(ids, list) and {int}.issuperset(map(type, ids)))
-
-
-def _is_usage(usage: Any) -> bool:
-    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
-    return isinstance(usage, dict) and all(isinstance(usage.get(c) or 0, int) for c in counts)
 
 
 def _set_text(choice: Json, delta: Json | None, text: str) -> None:

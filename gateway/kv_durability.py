@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from gateway.journal import Leg
+from gateway.leg import Leg
 from gateway.specs import KvSpec
 from state_store.kv.turn import PARAMETER, STORED, TURNS, is_kept
 from state_store.protocol import StateStore, StateStoreUnavailable

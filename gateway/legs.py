@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.journal import Journal, Leg
+from gateway.journal import Journal
+from gateway.leg import Leg
 from gateway.request import PATHS, Request
 from gateway.stop import StopMatcher
 

@@ -22,6 +22,7 @@ from gateway.fleet import Fleet
 from gateway.health import HealthWatch
 from gateway.ladder import Ladder
 from gateway.ledger import Ledger
+from gateway.lessons import Lessons
 from gateway.pipeline import Pipeline
 from gateway.policy.decide import Limits
 from gateway.policy.health import Health
@@ -80,7 +81,8 @@ class ServedModel:
         self._purse_keeper: asyncio.Task[None] | None = None
         budget = RetryBudget(spec.retry.budget_share, spec.retry.budget_floor_per_s)
         self.ledger = Ledger(name, telemetry, shares)
-        self.attempts = Attempts(self.fleet, self.sessions, self.ledger, budget, store)
+        lessons = Lessons(self.fleet, self.sessions, self.ledger)
+        self.attempts = Attempts(self.fleet, lessons, self.ledger, budget, store)
         self.pipeline = Pipeline(
             fleet=self.fleet,
             sessions=self.sessions,

@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from gateway.failure import ExchangeFailed
-from gateway.journal import Journal, Leg
+from gateway.journal import Journal
+from gateway.leg import Leg
 from gateway.legs import Target, first_leg, next_leg
 from gateway.request import Request
 from gateway.sse import EventSplitter

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.journal import Journal, Leg, enter
+from gateway.journal import Journal, enter
+from gateway.leg import Leg
 from gateway.request import Request
 from gateway.sse import EventSplitter, frame
 from gateway.template import PlainEvents, learn
