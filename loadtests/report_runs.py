@@ -69,8 +69,9 @@ class Scale:
     kills: int = 200
     kills_beside: int = 60
     store_names: tuple[str, ...] = tuple(row.name for row in store_faults.ROWS)
-    restore_rounds: int = 1
-    restore_parts: tuple[str, ...] = ("length", "turns")
+    store_rounds: int = 3
+    restore_rounds: int = 2
+    restore_parts: tuple[str, ...] = ("length", "turns", "killed")
     seeds: int = 8
 
 
@@ -88,6 +89,8 @@ BRIEF = Scale(
     kills=10,
     kills_beside=10,
     store_names=("none", "killed"),
+    store_rounds=1,
+    restore_rounds=1,
     restore_parts=("length",),
     seeds=1,
 )

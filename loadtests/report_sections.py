@@ -142,7 +142,7 @@ async def _left_out(runs: Runs, front: str, section: str) -> AsyncIterator[None]
 async def store(runs: Runs, wanted: Wanted) -> None:
     """What clients notice when the state store fails."""
     rows = [row for row in store_faults.ROWS if row.name in wanted.scale.store_names]
-    runs.store = await store_faults.run_table(rows, 40.0, wanted.seed)
+    runs.store = await store_faults.run_table(rows, 40.0, wanted.seed, wanted.scale.store_rounds)
 
 
 async def restored(runs: Runs, wanted: Wanted) -> None:
@@ -186,12 +186,12 @@ async def _run_to_end(command: Sequence[str]) -> str:
 
 
 SECTIONS = (
-    Section("set-up", 1.0, set_up),
+    Section("set-up", 0.5, set_up),
     Section("overhead", 3.0, overhead),
-    Section("faults", 7.5, faults),
-    Section("kills", 2.5, kills),
+    Section("faults", 7.8, faults),
+    Section("kills", 2.0, kills),
     Section("overload", 7.0, overload),
-    Section("store", 1.0, store),
+    Section("store", 2.5, store),
     Section("restored", 4.5, restored),
-    Section("scaling", 0.7, scaling),
+    Section("scaling", 0.5, scaling),
 )
