@@ -118,7 +118,11 @@ def _answer_tokens(request: Request, window: int) -> int:
     """What is kept for the answer while turns are counted."""
     asked = request.max_tokens
     if asked is None:
-        return DEFAULT_TEXT_TOKENS if request.kind == "text" else int(ANSWER_SHARE * window)
+        return (
+            DEFAULT_TEXT_TOKENS
+            if request.kind == "text" and not request.is_endless
+            else int(ANSWER_SHARE * window)
+        )
     return min(asked, int(ANSWER_SHARE_MOST * window))
 
 

@@ -32,7 +32,7 @@ def names_of(given_up: str) -> list[str]:
 
 def _shorter(body: dict[str, Any], request: Request, most: int | None) -> list[str]:
     asked = request.max_tokens
-    if asked is None and request.kind == "text":
+    if asked is None and request.kind == "text" and not request.is_endless:
         asked = DEFAULT_TEXT_TOKENS
     if most is None or (asked is not None and asked <= most):
         return []

@@ -102,6 +102,7 @@ class Journal:
     def begin(self, leg: Leg) -> None:
         """A new attempt goes on with this answer, from what the client has."""
         leg.base_tokens = self.tokens
+        self.is_done = False
         self._held.clear()
         self._template = None
         self.leg = leg

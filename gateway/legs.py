@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.coverage import DEFAULT_TEXT_TOKENS
 from gateway.journal import Journal
 from gateway.leg import Leg
 from gateway.request import PATHS, Request
@@ -77,12 +78,15 @@ def next_leg(journal: Journal, target: Target, first_tier: str, held: str | None
     """
     if not target.continues:
         raise CannotContinue(f"the servers of {target.tier} go on with no answer")
-    request, limit, is_splice = journal.request, _limit(journal, target), target.tier != first_tier
-    _check(journal, limit)
+    _check(journal)
+    request, most, is_splice = journal.request, _most_tokens(journal), target.tier != first_tier
+    limit = _limit(journal, target, most)
+    if limit is not None and limit <= 0:
+        raise CannotContinue("an answer that has used up its tokens can't be asked how it ended")
     if journal.has_all_ids and held is not None and limit is not None and not is_splice:
         leg = _from_ids(journal, target, limit)
     else:
-        leg, held = _from_text(journal, target), ""
+        leg, held = _from_text(journal, target, most), ""
     leg.is_continuation, leg.is_splice = True, is_splice
     _trim(leg.body, request, journal)
     if request.stops:
@@ -94,23 +98,33 @@ def next_leg(journal: Journal, target: Target, first_tier: str, held: str | None
     return leg
 
 
-def _check(journal: Journal, limit: int | None) -> None:
+def _check(journal: Journal) -> None:
     request = journal.request
     if inexact := request.inexact_because or journal.odd:
         raise CannotContinue(f"an answer with {inexact} can't be continued exactly")
     if request.stops and _min_tokens(request) > journal.tokens:
         raise CannotContinue("an answer whose stop strings do not count yet can't be continued exactly")
-    if limit is not None and limit <= 0:
-        raise CannotContinue("an answer that has used up its tokens can't be asked how it ended")
 
 
-def _limit(journal: Journal, target: Target) -> int | None:
-    """Tokens that may still come. Text completions end at 16 when nobody says; chats at the model's window."""
-    limit = journal.request.max_tokens
-    if limit is not None:
-        return limit - journal.tokens
-    if journal.request.kind == "text":
-        return 16 - journal.tokens
+def _most_tokens(journal: Journal) -> int | None:
+    """How long the whole answer may be; None as far as the window goes.
+
+    A text completion that does not say ends at 16 tokens with vLLM, which tells token ids, and nowhere with llama.cpp.
+    """
+    request = journal.request
+    if request.max_tokens is not None or request.kind != "text" or request.is_endless:
+        return request.max_tokens
+    if journal.has_all_ids:
+        return DEFAULT_TEXT_TOKENS
+    if journal.tokens > DEFAULT_TEXT_TOKENS:
+        return None
+    raise CannotContinue("how long an answer is that names no limit is known to its replica alone")
+
+
+def _limit(journal: Journal, target: Target, most: int | None) -> int | None:
+    """Tokens that may still come; None where the window is not known."""
+    if most is not None:
+        return most - journal.tokens
     if target.max_model_len is None:
         return None
     return target.max_model_len - len(journal.prompt_ids) - journal.tokens
@@ -132,18 +146,15 @@ def _from_ids(journal: Journal, target: Target, limit: int) -> Leg:
     return Leg(PATHS["text"], body)
 
 
-def _from_text(journal: Journal, target: Target) -> Leg:
+def _from_text(journal: Journal, target: Target, most: int | None) -> Leg:
     request = journal.request
     if request.body.get("truncate_prompt_tokens") is not None:
         raise CannotContinue("a prompt that the replica cut can't be told without its token ids")
     journal.forget_untold_ids()
     body: Json = {**request.body, "model": target.served_model}
-    if request.max_tokens is not None:
-        body["max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"] = (
-            request.max_tokens - journal.tokens
-        )
-    elif request.kind == "text":
-        body["max_tokens"] = 16 - journal.tokens
+    if most is not None:
+        is_chat_name = body.get("max_completion_tokens") is not None
+        body["max_completion_tokens" if is_chat_name else "max_tokens"] = most - journal.tokens
     if request.kind == "text":
         body["prompt"] = _text_prompt(request) + journal.said
     else:

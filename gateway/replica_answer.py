@@ -37,10 +37,17 @@ def usage_of_embeddings(body: bytes) -> Json:
     return usage if isinstance(usage, dict) and _is_usage(usage) else {}
 
 
+GAVE_UP = frozenset({"abort", "error"})
+"""Reasons to finish by which an engine says that it has not: OpenAI's API has none for that."""
+
+
 def event_of(payload: bytes) -> Json:
     event = _json_of(payload)
     if not _is_answer(event):
         raise ExchangeFailed("malformed", "an event that is no part of an answer")
+    for choice in event["choices"]:
+        if choice.get("finish_reason") in GAVE_UP:
+            raise ExchangeFailed("error_event", f"the replica ended with {choice['finish_reason']!r}")
     return event
 
 

@@ -1,5 +1,6 @@
 """A client's request, parsed and checked: what the pipeline works on, whichever protocol it came by."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import urandom
@@ -21,13 +22,18 @@ PATHS: dict[Kind, str] = {
 PROMPTS: dict[Kind, str] = {"chat": "messages", "text": "prompt", "embedding": "input"}
 """The field that holds what the model is to read."""
 
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.0{1,18})?", re.ASCII)
 _DEEP = 200
 """Brackets below which no body is nested too deeply to be written: orjson writes 254 levels, and reads 1024."""
 
+COUNTS = frozenset({"max_tokens", "max_completion_tokens", "min_tokens", "n", "best_of"})
+"""Fields that hold a whole number, which some clients write as 20.0 or "20", and servers take for 20."""
 INEXACT_WHEN_SET = (
     "tools", "functions", "response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-    "structured_outputs", "logprobs", "top_logprobs", "prompt_logprobs", "use_beam_search", "echo", "suffix",
-    "presence_penalty", "frequency_penalty",
+    "structured_outputs", "structural_tag", "grammar", "json_schema", "regex", "ebnf", "bad_words",
+    "logprobs", "top_logprobs", "prompt_logprobs", "logprob_token_ids", "n_probs", "top_n_tokens",
+    "use_beam_search", "echo", "suffix", "presence_penalty", "frequency_penalty", "repetition_detection",
+    "thinking_token_budget", "n_predict", "max_new_tokens", "min_new_tokens",
 )  # fmt: skip
 _INEXACT = frozenset({"n", "best_of", *INEXACT_WHEN_SET})
 """Fields under which a continuation could differ from an undisturbed run: their state begins anew with the new prompt."""
@@ -75,9 +81,20 @@ class Request:
 
     @property
     def max_tokens(self) -> int | None:
+        """How long the answer may be; None where the request does not say, or is endless."""
+        limit = self._named_limit
+        return limit if isinstance(limit, int) and limit >= 0 else None
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it asks for as much as the window holds, as llama.cpp's clients do by -1."""
+        limit = self._named_limit
+        return isinstance(limit, int) and limit < 0
+
+    @property
+    def _named_limit(self) -> Any:
         limit = self.body.get("max_completion_tokens")
-        limit = self.body.get("max_tokens") if limit is None else limit
-        return limit if isinstance(limit, int) else None
+        return self.body.get("max_tokens") if limit is None else limit
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -99,7 +116,7 @@ def inexactness(body: Mapping[str, Any]) -> str:
         elif name == "tools":
             is_set = bool(value) and body.get("tool_choice") != "none"
         else:
-            is_set = value not in (None, False, 0, [], {"type": "text"})
+            is_set = value not in (None, False, 0, "", [], {"type": "text"})
         if is_set:
             return name
     prompt = body.get("prompt")
@@ -126,6 +143,7 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> Request
     if stream not in (None, True, False):
         raise BadRequest("`stream` must be true or false", param="stream")
     _check_prompt(kind, body)
+    _read_counts(body)
     return Request(
         kind=kind,
         body=body,
@@ -185,6 +203,16 @@ def _check_prompt(kind: Kind, body: dict[str, Any]) -> None:
         raise BadRequest("`prompt` must be a string or a list", param="prompt")
 
 
+def _read_counts(body: dict[str, Any]) -> None:
+    """Has whole numbers that are written in another way read alike by everybody, here and at the replica."""
+    for name in COUNTS.intersection(body):
+        value = body[name]
+        if isinstance(value, float) and value.is_integer():
+            body[name] = int(value)
+        elif isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value):
+            body[name] = int(value.partition(".")[0])
+
+
 def _priority(value: str | None) -> Priority:
     if value is None:
         return "standard"
@@ -203,7 +231,8 @@ def _timeout_s(value: str | None) -> float | None:
         seconds = -1.0
     if not 0 < seconds < 1e6:
         raise BadRequest(
-            "x-request-timeout-seconds must be a positive number", param="x-request-timeout-seconds"
+            "x-request-timeout-seconds must be a number of seconds above 0 and below 1000000",
+            param="x-request-timeout-seconds",
         )
     return seconds
 

@@ -114,6 +114,9 @@ class TestByIds:
             (chat(max_completion_tokens=None, max_tokens=10), 8),
             (chat(max_tokens=3), 1),
             (chat(), 95),  # what is left of the model's window of 100
+            (chat(max_tokens=-1), 95),
+            (text(max_tokens=-1), 95),
+            (chat(max_tokens="10"), 8),
             (text(), 14),  # OpenAI's and vLLM's default of 16
             (text(max_tokens=None), 14),
         ],
@@ -167,6 +170,12 @@ class TestByText:
         assert body(text(prompt=["x"], max_tokens=10), SMALL)["prompt"] == "xab"
         assert body(text(), SMALL)["max_tokens"] == 14
 
+    def test_a_text_without_a_limit_from_a_replica_that_has_none(self) -> None:
+        found = journal(text(), ids=[])
+        found.unlisted = 17
+        assert "max_tokens" not in next_leg(found, NO_IDS, "best", "").body
+        assert body(text(max_tokens=-1), NO_IDS, ids=[])["max_tokens"] == -1
+
     def test_a_final_message_that_is_continued_already(self) -> None:
         messages = [*MESSAGES, {"role": "assistant", "content": "So: "}]
         found = body(chat(messages=messages, continue_final_message=True, max_tokens=10), SMALL)
@@ -211,6 +220,7 @@ REFUSED: list[tuple[Request, Target, dict[str, Any], str]] = [
     (text(prompt=[5, 6], max_tokens=9), NO_IDS, {"ids": []}, "token ids"),
     (chat(max_tokens=9, stop="x", min_tokens=5), BEST, {}, "do not count yet"),
     (chat(max_tokens=2), BEST, {}, "used up"),
+    (text(), NO_IDS, {"ids": []}, "names no limit"),
     (chat(max_tokens=9, truncate_prompt_tokens=5), SMALL, {}, "cut"),
     (
         chat(

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from gateway.errors import BadRequest
-from gateway.request import parse_request
+from gateway.request import COUNTS, parse_request
 from tests.gateway.requests import MESSAGES, chat, request, text
 
 
@@ -97,6 +97,12 @@ LIMITS = [
     ({"max_completion_tokens": None, "max_tokens": 5}, 5),  # vLLM 0.32 takes 5, tried
     ({"max_tokens": None}, None),
     ({"max_tokens": "many"}, None),
+    ({"max_tokens": 20.0}, 20),  # vLLM takes these two for 20
+    ({"max_tokens": "20"}, 20),
+    ({"max_tokens": "20.0"}, 20),
+    ({"max_tokens": 20.5}, None),
+    ({"max_tokens": -1}, None),  # llama.cpp's word for no limit
+    ({"max_completion_tokens": "-1", "max_tokens": 5}, None),
 ]
 
 
@@ -144,6 +150,15 @@ INEXACT = [
     ({"presence_penalty": 0.5}, "presence_penalty"),
     ({"presence_penalty": 0.0, "frequency_penalty": 0}, ""),
     ({"echo": True}, "echo"),
+    ({"grammar": 'root ::= "x"'}, "grammar"),  # llama.cpp's and TGI's
+    ({"grammar": ""}, ""),
+    ({"json_schema": {}}, "json_schema"),
+    ({"regex": "x"}, "regex"),  # SGLang's
+    ({"ebnf": "x"}, "ebnf"),
+    ({"bad_words": ["a b"]}, "bad_words"),
+    ({"n_predict": 20}, "n_predict"),
+    ({"n": "2"}, "n"),
+    ({"n": "1"}, ""),
 ]
 
 
@@ -175,6 +190,12 @@ def test_zero_logprobs_of_a_text_completion_are_logprobs(logprobs: int | None, e
 
 def test_an_embedded_prompt_is_passed_on() -> None:
     assert request("text", {"prompt_embeds": "AAAA"}).kind == "text"
+
+
+def test_counts_are_written_alike_for_every_replica() -> None:
+    body = chat(max_tokens="20", min_tokens=3.0, n="2", best_of=2, max_completion_tokens=None).body
+    found = {name: body[name] for name in sorted(COUNTS)}
+    assert found == {"best_of": 2, "max_completion_tokens": None, "max_tokens": 20, "min_tokens": 3, "n": 2}
 
 
 def test_a_body_is_not_changed_by_parsing() -> None:

@@ -418,6 +418,9 @@ WRONG_EVENTS: list[bytes] = [
     b'{"error": "out of order"}',
     b'{"error": {"message": "out of order"}}',
     b'{"object": "error", "message": "out of order", "code": 500}',
+    b'{"choices": [{"index": 0, "text": "x", "finish_reason": "error"}]}',
+    b'{"choices": [{"index": 0, "text": "", "finish_reason": "abort"}]}',
+    b"[DONE]",
 ]
 
 
