@@ -39,7 +39,7 @@ class Row:
     def text(self) -> str:
         best, middle = max(self.rates) / 1e9, statistics.median(self.rates) / 1e9
         return (
-            f"{self.name:<28} {best:5.2f} best  {middle:5.2f} median GB/s  {self.cpu_s_per_gb:5.2f} CPU s/GB here  "
+            f"{self.name:<31} {best:5.2f} best  {middle:5.2f} median GB/s  {self.cpu_s_per_gb:5.2f} CPU s/GB here  "
             f"{self.redis_cpu_s_per_gb:5.2f} in Redis"
         )
 
@@ -49,18 +49,20 @@ def measure(url: str, size_bytes: int, rounds: int) -> list[Row]:
     trial = Trial(url, size_bytes)
     ways: dict[str, Callable[[], None]] = {
         "loopback socket": trial.loop_back,
-        "our sockets, load": trial.load,
+        "our sockets, load": lambda: trial.load(1),
+        "our sockets, load, two threads": lambda: trial.load(THREADS),
         "redis-py, load, one MGET": trial.load_by_redis_py_at_once,
         "redis-py, load, a GET each": lambda: trial.load_by_redis_py(1),
         "redis-py, load, two threads": lambda: trial.load_by_redis_py(THREADS),
-        "our sockets, save": trial.save,
+        "our sockets, save": lambda: trial.save(1),
+        "our sockets, save, two threads": lambda: trial.save(THREADS),
         "redis-py, save, a SET each": lambda: trial.save_by_redis_py(1),
         "redis-py, save, two threads": lambda: trial.save_by_redis_py(THREADS),
     }
     rates: dict[str, list[float]] = {name: [] for name in ways}
     cpu: dict[str, float] = dict.fromkeys(ways, 0.0)
     redis_cpu: dict[str, float] = dict.fromkeys(ways, 0.0)
-    trial.save()
+    trial.save(1)
     for _ in range(rounds):
         for name, way in ways.items():
             redis_begun = trial.redis_cpu_s()
@@ -99,19 +101,19 @@ class Trial:
         said = self._redis[0].info("cpu")
         return float(said["used_cpu_user"]) + float(said["used_cpu_sys"])
 
-    def load(self) -> None:
+    def load(self, threads: int) -> None:
         def part(mine: int) -> None:
-            blocks = self._blocks[mine::THREADS]
+            blocks = self._blocks[mine::threads]
             place = memoryview(bytearray(HEAD_BYTES + self._size_bytes))
             deadline = time.monotonic() + _DEADLINE_S
             for size in self._store.fetch(blocks, [place] * len(blocks), deadline):
                 assert size == len(place)
 
-        _on_threads(part)
+        _on_threads(part, threads)
 
-    def save(self) -> None:
+    def save(self, threads: int) -> None:
         self._forget()
-        _on_threads(lambda mine: assert_all(self._store.store(self._outgoing[mine::THREADS])))
+        _on_threads(lambda mine: assert_all(self._store.store(self._outgoing[mine::threads])), threads)
 
     def load_by_redis_py(self, threads: int) -> None:
         def part(mine: int) -> None:
@@ -150,7 +152,10 @@ def assert_all(written: list[bool]) -> None:
 
 
 def claims(rows: list[Row]) -> Iterator[tuple[bool, str]]:
-    """What is wanted of the transport, and whether it was seen: in the best round, and round by round."""
+    """What is wanted of the transport, and whether it was seen: in the best round, and round by round.
+
+    Like against like: one thread of ours against one of redis-py's.
+    """
     by_name = {row.name: row.rates for row in rows}
     for verb, plain in (("load", "one MGET"), ("load", "a GET each"), ("save", "a SET each")):
         ours, theirs = by_name[f"our sockets, {verb}"], by_name[f"redis-py, {verb}, {plain}"]
@@ -163,7 +168,7 @@ def claims(rows: list[Row]) -> Iterator[tuple[bool, str]]:
     yield best >= WANTED_BYTES_PER_S, f"load: at least 1.5 GB/s (best round: {best / 1e9:.2f})"
 
 
-def _on_threads(part: Callable[[int], None], count: int = THREADS) -> None:
+def _on_threads(part: Callable[[int], None], count: int) -> None:
     threads = [threading.Thread(target=part, args=(mine,)) for mine in range(count)]
     for thread in threads:
         thread.start()
