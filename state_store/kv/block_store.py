@@ -165,11 +165,14 @@ class BlockStore:
         window = max(1, _WINDOW_BYTES // outgoing[0].size_bytes)
         replies: list[Reply] = []
         with node.writing() as refused, node.connection(_DATA_TIMEOUT_S) as connection:
-            for first in range(0, len(outgoing), window):
-                replies += connection.ask([self._set(out) for out in outgoing[first : first + window]])
-                for reply in replies[first:]:
-                    if isinstance(self._seen(reply), ServerError):
+            for number in range(len(outgoing) + window):
+                if number < len(outgoing):
+                    connection.send([self._set(outgoing[number])])
+                if window <= number:
+                    reply = self._seen(connection.reply())
+                    if isinstance(reply, ServerError):
                         refused(str(reply))
+                    replies.append(reply)
         return replies
 
     def _set(self, out: Outgoing) -> list[Argument]:
