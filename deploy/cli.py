@@ -124,7 +124,7 @@ def status(
 def top(
     url: Annotated[str, typer.Option(help="The gateway's address.")] = "http://127.0.0.1:8000",
 ) -> None:
-    """The same, live: who serves, what is given up and why, what happened. `q` or Ctrl-C ends it."""
+    """Show what `status` shows, live: who serves, what is given up and why. `q` or Ctrl-C ends it."""
     from deploy.status_view import StatusUnavailable
     from deploy.top import watch
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from deploy.yaml_lines import Document, Place, Plain, Problem
+from gateway.specs import DATE, NAME, SHA256, WEB_URL
 
 _TYPES = {
     "int_type": "a whole number such as 8",
@@ -19,6 +20,12 @@ _TYPES = {
     "list_type": "a list (`- …` lines, or [a, b])",
     "dict_type": "a mapping (`key: value` lines)",
     "model_type": "a mapping (`key: value` lines)",
+}
+_PATTERNS = {
+    NAME: "Write small letters, digits, - and _, beginning with a letter or digit, at most 63",
+    SHA256: "Write what `printf %s KEY | sha256sum` prints: 64 digits and letters from a to f",
+    DATE: "Write a date as in 2026-01-31, in quotes",
+    WEB_URL: "Write http://HOST:PORT",
 }
 _BOUNDS = {
     "greater_than": "more than {gt}",
@@ -70,7 +77,7 @@ def _problem(detail: ErrorDetails, place: Place, document: Document, root: type[
     if kind == "too_short":
         return Problem(line, f"{name} is empty", "Add at least one entry")
     if kind == "string_pattern_mismatch":
-        mend = "Write small letters, digits, - and _, beginning with a letter or digit, at most 63"
+        mend = _PATTERNS.get(str(limits["pattern"]), "See the config reference in docs/config.md")
         return Problem(line, f"{name} is {_shown(value)}", mend)
     return Problem(
         line, f"{name} is {_shown(value)}: {detail['msg']}", "See the config reference in docs/config.md"

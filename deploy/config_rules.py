@@ -40,10 +40,34 @@ def rule_problems(document: Document) -> list[Problem]:
     for name, model in models.items() if isinstance(models, dict) else ():
         found += _model_faults(("models", name), model)
         found += _kv_faults(("models", name), model, data.get("state_store"))
+    found += _key_faults(data.get("keys"), models)
     return [Problem(document.line_of(place), what, mend) for place, what, mend in found]
 
 
 Fault = tuple[Place, str, str]
+WORDS_OF_CALLERS = ("allow", "never")
+
+
+def _key_faults(keys: Plain, models: Plain) -> Iterator[Fault]:
+    """A lowest tier that a model has not got would be the caller's mistake with every request."""
+    ladders = {name: _names_of(model) for name, model in models.items()} if isinstance(models, dict) else {}
+    for index, key in enumerate(keys if isinstance(keys, list) else ()):
+        written = key if isinstance(key, dict) else {}
+        lowest, wanted = written.get("lowest_tier"), written.get("models")
+        if not isinstance(lowest, str) or lowest in WORDS_OF_CALLERS:
+            continue
+        for name in wanted if isinstance(wanted, list) else ladders:
+            ladder = ladders.get(str(name), [lowest])
+            if lowest not in ladder:
+                what = f"'{name}' has no tier '{lowest}', and the key is for that model, too"
+                mend = f"Write one of {', '.join((*WORDS_OF_CALLERS, *ladder))}, or add `models: […]`"
+                yield ("keys", index, "lowest_tier"), what, mend
+
+
+def _names_of(model: Plain) -> list[str]:
+    tiers = model.get("tiers") if isinstance(model, dict) else None
+    written = [tier for tier in (tiers if isinstance(tiers, list) else ()) if isinstance(tier, dict)]
+    return [str(tier.get("name") or tier.get("backend")) for tier in written]
 
 
 def _server_faults(server: Plain) -> Iterator[Fault]:
@@ -110,6 +134,9 @@ def _model_faults(place: Place, model: Plain) -> Iterator[Fault]:
         if isinstance(name, str) and first.setdefault(name, index) != index:
             what = f"two tiers of '{place[-1]}' are called '{name}'"
             yield (*here, "name"), what, "Give each tier of a model a name of its own"
+        if name in WORDS_OF_CALLERS:
+            what = f"'{name}' is a word of its own in x-degradation, so that no caller could name this tier"
+            yield (*here, "name"), what, "Give it another name"
         if index == 0 and "gives_up" in tier:
             what = "the best tier gives nothing up: it is what the others are measured by"
             yield (*here, "gives_up"), what, "Move it to a lower tier"

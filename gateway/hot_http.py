@@ -15,10 +15,9 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from gateway.errors import ClientError, error_json, shed_headers, shed_json, shed_status
 from gateway.guarded_http import STATUS_LINES, GuardedHttpProtocol
 from gateway.http import EVENT_STREAM, JSON, KINDS, Header, HttpApi, disclosed
-from gateway.http_client import clean_header
 from gateway.policy.decision import Shed
 from gateway.reply import Served
-from gateway.request import Kind, parse_request
+from gateway.request import Kind, name_request, parse_request
 from gateway.sse import frame
 
 log = logging.getLogger("graceway.http")
@@ -91,27 +90,25 @@ class HotCycle:
             tasks.add(running)
 
     async def _run(self) -> None:
-        reply = HotReply(self)
+        reply, request_id = HotReply(self), name_request(self.headers)
         try:
             await self._api.gateway.answer(parse_request(self._kind, bytes(self.body), self.headers), reply)
         except ClientError as error:
-            request_id = clean_header(self.headers.get("x-request-id", ""))
-            headers: list[Header] = [(b"x-request-id", request_id.encode())] if request_id else []
-            reply.write_whole(error.status, headers, error.to_json())
+            reply.write_whole(error.status, [(b"x-request-id", request_id.encode())], error.to_json())
         except asyncio.CancelledError:
             if not self.disconnected:
                 raise
         except Exception:
             log.exception("a request failed in a way that nobody foresaw")
-            self._fail(reply)
+            self._fail(reply, request_id)
         finally:
             self._protocol.tasks.discard(self._task)
             self._task = None
 
-    def _fail(self, reply: "HotReply") -> None:
+    def _fail(self, reply: "HotReply", request_id: str) -> None:
         error = error_json("the gateway failed", "internal_error", "internal_error")
         if not self.response_started:
-            reply.write_whole(500, [], error)
+            reply.write_whole(500, [(b"x-request-id", request_id.encode())], error)
         elif not self.response_complete:
             self.transport.write(_chunk(frame(error)) + LAST_CHUNK)
             self.complete()

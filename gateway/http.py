@@ -10,10 +10,9 @@ from typing import Any, Protocol
 
 from gateway.connections import Connections
 from gateway.errors import ClientError, TooLarge, shed_headers, shed_json, shed_status
-from gateway.http_client import clean_header
 from gateway.policy.decision import Shed
 from gateway.reply import Reply, Served
-from gateway.request import PATHS, Kind, Request, parse_request
+from gateway.request import PATHS, Kind, Request, name_request, parse_request
 from gateway.specs import LimitsSpec
 
 Scope = MutableMapping[str, Any]
@@ -61,16 +60,18 @@ class HttpApi:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = KINDS.get(scope.get("path", "")) if scope["type"] == "http" else None
         if kind is None or scope["method"] != "POST":
-            return await self._surface(scope, receive, send)
+            # Whatever can be got has a head; the server keeps the body back.
+            is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+            return await self._surface({**scope, "method": "GET"} if is_head else scope, receive, send)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        reply = HttpReply(send)
+        reply, request_id = HttpReply(send), name_request(headers)
         try:
             body = await read_body(receive, headers.get("content-length"), self.max_body_bytes())
             await self._run(parse_request(kind, body, headers), receive, reply)
         except ClientError as error:
             if isinstance(error, TooLarge) and "expect" not in headers:
                 await discard_rest(receive)
-            await reply.error(error, clean_header(headers.get("x-request-id", "")))
+            await reply.error(error, request_id)
         except ClientGone:
             return None
 
@@ -160,7 +161,7 @@ class HttpReply:
 
     async def error(self, error: ClientError, request_id: str) -> None:
         """The caller's own mistake."""
-        headers = [(b"x-request-id", request_id.encode("latin-1"))] if request_id else []
+        headers = [(b"x-request-id", request_id.encode())]
         if isinstance(error, TooLarge):
             # What may be left of the body is not read.
             headers.append((b"connection", b"close"))

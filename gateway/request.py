@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from os import urandom
 from time import perf_counter
 from typing import Any, Literal, get_args
@@ -22,7 +23,9 @@ PATHS: dict[Kind, str] = {
 PROMPTS: dict[Kind, str] = {"chat": "messages", "text": "prompt", "embedding": "input"}
 """The field that holds what the model is to read."""
 
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.0{1,18})?", re.ASCII)
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.0{1,15})?", re.ASCII)
+_EXACT = 2.0**53
+"""Below it every whole number is a float of its own."""
 _DEEP = 200
 """Brackets below which no body is nested too deeply to be written: orjson writes 254 levels, and reads 1024."""
 
@@ -151,16 +154,33 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> Request
         request_id=clean_header(headers.get("x-request-id", "")) or urandom(16).hex(),
         size_bytes=len(raw),
         stream=bool(stream),
-        session=clean_header(headers.get("x-session-id", "")),
+        session=_session(headers.get("x-session-id", "").strip()),
         priority=_priority(headers.get("x-priority")),
         timeout_s=_timeout_s(headers.get("x-request-timeout-seconds")),
-        degradation=headers.get("x-degradation", "allow").strip() or "allow",
+        degradation=_degradation(headers.get("x-degradation", "")),
         traceparent=clean_header(headers.get("traceparent", "")),
         inexact_because="embeddings" if kind == "embedding" else inexactness(body),
         credential=bearer(headers.get("authorization", "")),
         headers=headers,
         received_at=received_at,
     )
+
+
+def name_request(headers: dict[str, str]) -> str:
+    """The request's id; one that its client did not name is named here, so that a refusal tells it, too."""
+    request_id = clean_header(headers.get("x-request-id", "")) or urandom(16).hex()
+    headers["x-request-id"] = request_id
+    return request_id
+
+
+def _session(value: str) -> str:
+    """A session's id as stores and headers take it. One that they don't take stays another one than all others."""
+    return value if value == clean_header(value) else sha256(value.encode()).hexdigest()
+
+
+def _degradation(value: str) -> str:
+    """`allow`, `never` or a tier's name, which has no capitals."""
+    return value.strip().lower() or "allow"
 
 
 def bearer(authorization: str) -> str:
@@ -207,7 +227,7 @@ def _read_counts(body: dict[str, Any]) -> None:
     """Has whole numbers that are written in another way read alike by everybody, here and at the replica."""
     for name in COUNTS.intersection(body):
         value = body[name]
-        if isinstance(value, float) and value.is_integer():
+        if isinstance(value, float) and abs(value) < _EXACT and value.is_integer():
             body[name] = int(value)
         elif isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value):
             body[name] = int(value.partition(".")[0])

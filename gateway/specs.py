@@ -13,6 +13,11 @@ from replicas.client_tls import TlsFiles
 Seconds = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
+NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+SHA256 = r"^[0-9a-f]{64}$"
+DATE = r"^\d{4}-\d\d-\d\d$"
+WEB_URL = r"^https?://"
+
 Priority = Literal["critical", "standard", "sheddable"]
 
 
@@ -123,7 +128,7 @@ class KvSpec(Spec):
 class TierSpec(Spec):
     """One way to answer. `backend` says how; `quality` (0 to 1) says what the answer is worth."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+    name: Annotated[str, Field(pattern=NAME)]
     backend: Literal["openai", "vllm", "llamacpp", "command", "cache", "canned"]
     served_model: str | None = None
     replicas: Annotated[tuple[Endpoint, ...], Field(strict=False)] = ()
@@ -145,7 +150,7 @@ class TierSpec(Spec):
     limit: Literal["aimd", "gradient", "none"] = "aimd"
     """Without `slots`: how the number of requests that a replica gets at once is learnt from its times to first token."""
     quality: Share = 1.0
-    quality_as_of: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
+    quality_as_of: Annotated[str, Field(pattern=DATE)] | None = None
     """When it was measured (`graceway bench quality`). None: it is a guess."""
     slo: Slo = Slo()
     gives_up: GivesUp = GivesUp()
@@ -277,7 +282,7 @@ class KeySpec(Spec):
     """A caller's API key, by its SHA-256 in hex: the key itself stands nowhere. `printf %s KEY | sha256sum` prints it."""
 
     name: Annotated[str, Field(min_length=1)]
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
+    sha256: Annotated[str, Field(pattern=SHA256, repr=False)]
     tenant: str | None = None
     """Keys of one tenant share its quota and its share of the places; the key's name by default."""
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
@@ -313,7 +318,7 @@ class LogSpec(Spec):
 class TracingSpec(Spec):
     """Where OpenTelemetry's spans go. Without an `url` there are none."""
 
-    url: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    url: Annotated[str, Field(pattern=WEB_URL)] | None = None
     """A collector that takes OTLP over HTTP; spans are posted to `/v1/traces` below it."""
     ratio: Share = 1.0
     """Of the requests whose caller has not decided: a `traceparent` that comes with one says whether it is sampled."""
@@ -325,7 +330,7 @@ class TracingSpec(Spec):
 class FeatureSpec(Spec):
     """One thing that a model is told about a user, and how much depends on it."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+    name: Annotated[str, Field(pattern=NAME)]
     level: Literal["critical", "important", "useful", "optional"] = "important"
     """Without it: refuse; say `default`; say what it last was; leave it out."""
     about: str = ""

@@ -56,7 +56,14 @@ class Describes(Protocol):
 
 def build_surface(gateway: Describes) -> FastAPI:
     """The FastAPI application around one gateway."""
-    app = FastAPI(title="Graceway", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    # A redirect would name the scheme and host that this process sees, which are seldom those of its client.
+    app = FastAPI(
+        title="Graceway",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        redirect_slashes=False,
+    )
     _add_errors(app)
     _add_guard(app, gateway)
 

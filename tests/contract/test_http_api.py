@@ -305,13 +305,27 @@ async def test_a_connection_is_used_again_whatever_came_over_it(gateway: Running
                 await response.read()
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", CHAT), ("POST", "/v1/nothing"), ("GET", "/nothing")])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", CHAT), ("POST", "/v1/nothing"), ("GET", "/nothing"), ("POST", CHAT + "/"), ("GET", "/status/")],
+)
 async def test_what_is_not_there_is_said_in_openais_form(
     gateway: RunningGateway, method: str, path: str
 ) -> None:
-    async with aiohttp.ClientSession() as http, http.request(method, gateway.url + path) as response:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.request(method, gateway.url + path, allow_redirects=False) as response,
+    ):
         assert response.status in (404, 405)
         assert {"message", "type", "param", "code"} <= (await response.json())["error"].keys()
+
+
+@pytest.mark.parametrize("path", ["/", "/health/live", "/health/ready", "/v1/models", "/metrics", "/status"])
+async def test_whatever_can_be_got_has_a_head(gateway: RunningGateway, path: str) -> None:
+    async with aiohttp.ClientSession() as http:
+        for method in ("HEAD", "GET"):
+            async with http.request(method, gateway.url + path) as response:
+                assert (response.status, bool(await response.read())) == (200, method == "GET")
 
 
 # headers in
@@ -358,8 +372,9 @@ async def test_ids_are_kept_passed_on_and_returned(gateway: RunningGateway, both
 
 async def test_a_request_without_an_id_gets_one(gateway: RunningGateway) -> None:
     body = json.dumps({**Question().body, "stream": False})
-    ids = {(await send(gateway, body)).headers["x-request-id"] for _ in range(3)}
-    assert len(ids) == 3
+    for data in (body, "{}"):
+        ids = {(await send(gateway, data)).headers["x-request-id"] for _ in range(3)}
+        assert len(ids) == 3
 
 
 @pytest.mark.parametrize("value", ["a\tb", "ü", "x" * 1000])

@@ -212,6 +212,21 @@ BAD = {
         tier("{backend: canned, name: a}\n      - {backend: cache, name: a}"),
         "c.yaml:5: two tiers of 'chat' are called 'a'. Give each tier of a model a name of its own",
     ),
+    "a tier under a word of callers": (
+        tier("{backend: canned, name: never}"),
+        "c.yaml:4: 'never' is a word of its own in x-degradation, so that no caller could name this tier. "
+        "Give it another name",
+    ),
+    "a key that is no hash": (
+        tier("{backend: canned}") + "keys: [{name: a, sha256: abc}]\n",
+        "c.yaml:5: 'keys[0].sha256' is 'abc'. "
+        "Write what `printf %s KEY | sha256sum` prints: 64 digits and letters from a to f",
+    ),
+    "a key's lowest tier that its model has not got": (
+        tier("{backend: canned}") + f"keys: [{{name: a, sha256: '{'0' * 64}', lowest_tier: small}}]\n",
+        "c.yaml:5: 'chat' has no tier 'small', and the key is for that model, too. "
+        "Write one of allow, never, canned, or add `models: […]`",
+    ),
     "key twice": (
         tier("backend: canned\n        text: a\n        text: b"),
         "c.yaml:6: the key 'text' is written twice, first on line 5. Keep one of the two",

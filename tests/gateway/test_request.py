@@ -192,6 +192,24 @@ def test_an_embedded_prompt_is_passed_on() -> None:
     assert request("text", {"prompt_embeds": "AAAA"}).kind == "text"
 
 
+@pytest.mark.parametrize("value", [1e23, 1e308, -1e308, 2.0**60, "9" * 20])
+def test_what_is_beyond_every_count_is_the_replica_s_to_refuse(value: float | str) -> None:
+    body = chat(max_tokens=value).body
+    assert orjson.loads(orjson.dumps(body)) == body
+
+
+def test_sessions_that_no_header_can_carry_are_told_apart() -> None:
+    ids = ["é", "ü", "sé", "sü", "x" * 300, "x" * 301]
+    found = {chat(headers={"x-session-id": session}).session for session in ids}
+    assert len(found) == len(ids)
+    assert all(re.fullmatch("[0-9a-f]{64}", session) for session in found)
+
+
+@pytest.mark.parametrize(("value", "expected"), [("Never", "never"), (" ALLOW ", "allow"), ("", "allow")])
+def test_degradation(value: str, expected: str) -> None:
+    assert chat(headers={"x-degradation": value}).degradation == expected
+
+
 def test_counts_are_written_alike_for_every_replica() -> None:
     body = chat(max_tokens="20", min_tokens=3.0, n="2", best_of=2, max_completion_tokens=None).body
     found = {name: body[name] for name in sorted(COUNTS)}
