@@ -72,9 +72,9 @@ class Attempts:
             self.budget.spend(course.time())
         if not course.has_begun and decision.tier != course.first_tier:
             best = next(iter(self.fleet.tiers))
-            spec = self.fleet.tiers[decision.tier].spec
+            spec = self.fleet.tier(decision.tier).spec
             course.cover(None if decision.tier == best else spec.gives_up)
-        course.waited(self.fleet.tiers[decision.tier].spec.slo, course.time())
+        course.waited(self.fleet.tier(decision.tier).spec.slo, course.time())
         money: Hold | None = None
         try:
             if decision.tier in self.windows:
@@ -145,8 +145,8 @@ class Attempts:
             if course.attempts:
                 course.journal = Journal(course.request)
             course.first_tier = decision.tier
-            leg = first_leg(course.request, _target(self.fleet.tiers[decision.tier], replica))
-        course.kv_turn = name_turn(leg, self.fleet.tiers[decision.tier].spec.kv)
+            leg = first_leg(course.request, _target(self.fleet.tier(decision.tier), replica))
+        course.kv_turn = name_turn(leg, self.fleet.tier(decision.tier).spec.kv)
         course.journal.begin(leg)
         course.span = course.trail.for_replica()
         patience = self._patience(course, decision.tier, replica)
@@ -187,7 +187,7 @@ class Attempts:
         course.journal.rewind()
         held = await held_text(course.journal, replica)
         try:
-            leg = next_leg(course.journal, _target(self.fleet.tiers[tier], replica), course.first_tier, held)
+            leg = next_leg(course.journal, _target(self.fleet.tier(tier), replica), course.first_tier, held)
             return await self._fitted(course, leg, tier, replica)
         except CannotContinue:
             if course.has_begun:
@@ -218,7 +218,7 @@ class Attempts:
         if not shows_first_token(course.request):
             # Its first byte is its last: only the deadline says how long that may take.
             return Patience(deadline, deadline, deadline, has_others)
-        tier = self.fleet.tiers[tier_name]
+        tier = self.fleet.tier(tier_name)
         # A length that was never seen to its first token is known by how long it was waited for: so, twice as long.
         longer_s = 2.0 * tier.prefill.more_s(course.facts.fresh_size_bytes)
         soon_at = now + tier.first_token_patience_s(now) + longer_s
@@ -342,7 +342,7 @@ def served_by(fleet: Fleet, course: Course, decision: Serve, replica: str) -> Se
         traceparent=request.traceparent or course.trail.traceparent,
         given_up=course.told,
         turn=course.turn,
-        kv_durability=promised(fleet.tiers[decision.tier].spec.kv, request.body),
+        kv_durability=promised(fleet.tier(decision.tier).spec.kv, request.body),
     )
 
 

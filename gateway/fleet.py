@@ -26,6 +26,7 @@ class Fleet:
         self.model, self._breaker_spec, self._rng, self._zone = model, breaker, rng, zone
         self.listeners: list[pybreaker.CircuitBreakerListener] = []
         self.tiers: dict[str, Tier] = {}
+        self._removed: dict[str, Tier] = {}
         self.prefixes = PrefixIndex()
         self.routed: Callable[[str, tuple[int, ...], list[int], int], None] = self._routed
         """Told at a first token: the replica, and the prompt's chain, token ids and bytes."""
@@ -39,13 +40,20 @@ class Fleet:
         self._breaker_spec = breaker
         old, self.tiers = self.tiers, {}
         for spec in specs:
-            tier = old.get(spec.name) or Tier(spec)
+            tier = old.pop(spec.name, None) or Tier(spec)
             tier.spec = spec
             self.tiers[spec.name] = tier
             if spec.backend == "openai":
                 self.place(tier, static_places(spec))
         for tier in old.values():
+            self.place(tier, {})
+        for tier in [*self.tiers.values(), *old.values()]:
             tier.changed()
+        self._removed.update(old)
+
+    def tier(self, name: str) -> Tier:
+        """The tier of that name; one that a reload took out, too, for requests that were decided before."""
+        return self.tiers.get(name) or self._removed[name]
 
     def place(self, tier: Tier, places: Mapping[str, Place]) -> list[Replica]:
         """Makes the tier consist of these replicas; those that are new.

@@ -50,10 +50,10 @@ class Lessons:
             fresh_bytes -= self.fleet.prefixes.depth(replica.replica, prefix) * BLOCK_BYTES
         if course.seam is None:
             replica.prefill.add(fresh_bytes, course.ttft_s, now)
-            self.fleet.tiers[tier].prefill.add(fresh_bytes, course.ttft_s, now)
+            self.fleet.tier(tier).prefill.add(fresh_bytes, course.ttft_s, now)
         replica.on_first_token(course.ttft_s)
         replica.learn(course.ttft_s, exchange.sent_at, now)
-        self.fleet.tiers[tier].ttfts.add(course.ttft_s)
+        self.fleet.tier(tier).ttfts.add(course.ttft_s)
         facts = course.facts
         if facts.prefix:
             size_bytes = facts.prompt_size_bytes
@@ -63,12 +63,12 @@ class Lessons:
             # What another tier's failures cost says nothing about this one.
             came_late = any(attempt.tier != tier for attempt in course.attempts)
             own_s = course.ttft_s if came_late else now - course.facts.arrived_at
-            live = self.fleet.tiers[tier]
+            live = self.fleet.tier(tier)
             live.recent.first_token(live.spec.slo.against_promise_s(own_s, course.facts.priority), now)
 
     def succeeded(self, course: Course, served: Served, permit: Permit) -> Outcome:
         """A whole answer: the session stays where it was given, and the breaker learns whether it came in time."""
-        tier, replica = self.fleet.tiers[served.tier], permit.replica
+        tier, replica = self.fleet.tier(served.tier), permit.replica
         bound = course.bindings.get(tier.name, "")
         is_lost = bool(bound) and self.fleet.is_lost(tier.name, bound)
         self.sessions.bind(course.turn, tier.name, replica.replica, is_lost)
@@ -92,7 +92,7 @@ class Lessons:
         course.attempts.append(Attempt(decision.tier, by, failed.failure))
         if failed.failure == "first_token_timeout":
             # It takes at least as long.
-            prefill = self.fleet.tiers[decision.tier].prefill
+            prefill = self.fleet.tier(decision.tier).prefill
             prefill.add(course.facts.fresh_size_bytes, now - permit.since, now)
         if course.has_begun and failed.failure != "deadline":
             course.seam = Seam(course.first_tier, now, may_change_tier=course.facts.lowest_tier > 0)

@@ -168,7 +168,7 @@ class Pipeline:
         course.promised = decision.tier if is_promised else ""
         left_at = asyncio.get_running_loop().time()
         self.ledger.queued(course, decision.tier, began_at)
-        tier = self.fleet.tiers[decision.tier]
+        tier = self.fleet.tier(decision.tier)
         tier.recent.waited(tier.spec.slo.against_promise_s(left_at - now, course.facts.priority), left_at)
 
     def _attempt(
@@ -177,13 +177,13 @@ class Pipeline:
         """One attempt, or a race of two."""
         may_race = self.may_hedge and not course.is_retry and shows_first_token(course.request)
         # Where each attempt costs money, one at a time.
-        may_race = may_race and self.fleet.tiers[decision.tier].purse is None
+        may_race = may_race and self.fleet.tier(decision.tier).purse is None
         run = self._race if may_race else self.attempts.run
         return run(course, decision, permit, reply)
 
     async def _race(self, course: Course, decision: Serve, permit: Permit, reply: Reply) -> Verdict:
         """An attempt that is joined by a second one when its first token is late; whoever has a token first goes on."""
-        tier, race = self.fleet.tiers[decision.tier], Race()
+        tier, race = self.fleet.tier(decision.tier), Race()
         lanes = [course.lane(race)]
         runs = [asyncio.ensure_future(self.attempts.run(lanes[0], decision, permit, reply))]
         try:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.client import Kind, Question, ask, assert_refused, assert_whole
 from tests.integration.conftest import Engines
-from tests.integration.rig import BRISK, Json, canned, serving, tier
+from tests.integration.rig import BRISK, Json, all_idle, canned, serving, tier
 from tests.rig import EngineProcess, eventually, free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -102,6 +102,28 @@ async def test_a_replica_that_drains_at_a_reload_finishes_and_gets_nothing_new(
             assert_whole(Question(), await ask(gateway.url, Question()))
         assert_whole(question, await task)
         assert (await engines.a.stats())["requests"] == seen
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_a_tier_that_a_reload_takes_out_finishes_and_who_waits_for_it_is_served_by_others(
+    engines: Engines, config: Path, stream: bool
+) -> None:
+    question = Question(stream=stream, tokens=150)
+    async with serving(config, tier("primary", engines.a, slots=1)) as gateway:
+        tasks = [asyncio.create_task(ask(gateway.url, question)) for _ in range(3)]
+
+        async def waits() -> bool:
+            decodes = (await engines.a.stats())["tokens"] > 30
+            return decodes and (await gateway.status())["models"]["chat"]["tiers"][0]["waiting"] == 2
+
+        await eventually(waits)
+        await gateway.reload(tier("best", engines.b))
+        answers = await asyncio.gather(*tasks)
+        for answer in answers:
+            assert_whole(question, answer)
+        assert [answer.headers["x-served-tier"] for answer in answers].count("primary") == 1
+        assert (await gateway.get("/metrics"))[0] == 200
+        await all_idle(gateway, engines.a, engines.b)
 
 
 @pytest.mark.parametrize(
