@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -85,6 +86,17 @@ class Engine:
     def cpu_s_of(self, part: str) -> float:
         """The same, of those whose name vLLM begins with `part`."""
         return sum(_cpu_s(process) for process in self._family() if process.name().startswith(part))
+
+    async def metrics(self, http: aiohttp.ClientSession) -> Counter[str]:
+        """The sum of each of its metrics' samples, by name; 0 for one that it has not."""
+        async with http.get(self.url + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        found: Counter[str] = Counter()
+        for line in lines:
+            if not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                found[name.partition("{")[0]] += float(value)  # type: ignore[assignment]  # Counter is typed for whole numbers
+        return found
 
     def _family(self) -> list[psutil.Process]:
         assert self._child is not None

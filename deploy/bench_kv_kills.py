@@ -5,6 +5,7 @@ has to be computed anew.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 
@@ -115,25 +116,27 @@ async def _killed(
     if strategy == "recompute":
         bench.forget_blocks()
     other = next(engine for engine in bench.engines if engine is not victim)
-    before = await _phases(bench, other)
+    before = await phases(bench, other)
     await victim.kill()
     told = await asking
-    after = await _phases(bench, other)
-    phases = ", ".join(f"{name} {(after[name] - before[name]) * 1e3:.0f} ms" for name in after)
-    bench.say(f"  {strategy}: gap {told.longest_gap_s * 1e3:.0f} ms; at the other engine: {phases}")
+    after = await phases(bench, other)
+    bench.say(
+        f"  {strategy}: gap {told.longest_gap_s * 1e3:.0f} ms; at the other engine: {spent_in(before, after)}"
+    )
     await victim.start()
     await until_ready(bench.http, gateway, len(bench.engines))
     return told, await ask(bench.http, victim.url, prompt, ANSWER_TOKENS)
 
 
-async def _phases(bench: Bench, engine: Engine) -> dict[str, float]:
+async def phases(bench: Bench, engine: Engine) -> dict[str, float]:
     """Seconds that its requests have spent in each phase up to now."""
-    async with bench.http.get(engine.url + "/metrics") as answer:
-        lines = (await answer.text()).splitlines()
-    return {
-        name: sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{metric}{{"))
-        for metric, name in PHASES.items()
-    }
+    found = await engine.metrics(bench.http)
+    return {name: found[metric] for metric, name in PHASES.items()}
+
+
+def spent_in(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """How long it was in each phase between the two."""
+    return ", ".join(f"{name} {(after[name] - before[name]) * 1e3:.0f} ms" for name in after)
 
 
 async def _busy(bench: Bench) -> Engine:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deploy.bench_kv_cost import overhead
 from deploy.bench_kv_engines import ask, random_prompt
-from deploy.bench_kv_kills import between_turns, in_a_stream
+from deploy.bench_kv_kills import between_turns, in_a_stream, phases, spent_in
 from deploy.bench_kv_rig import Bench, Found, Lengths, in_ms, running_bench
 
 LENGTHS = (128, 256, 512, 1024, 2000)
@@ -40,11 +40,12 @@ async def by_length(bench: Bench, rounds: int) -> None:
 
 async def next_turn(bench: Bench, rounds: int) -> None:
     """The next turn of a conversation: where it was, where its blocks are restored, where it is computed."""
-    one, other = bench.engines
     warm: list[float] = []
     restored: list[float] = []
     computed: list[float] = []
-    for _ in range(rounds):
+    for number in range(rounds):
+        # Two engines are never equally fast: each has both parts in turn.
+        one, other = bench.engines if number % 2 else bench.engines[::-1]
         history = await bench.conversation(one.url)
         await bench.until_saved()
         asked = [*history, *bench.question()]
@@ -52,7 +53,10 @@ async def next_turn(bench: Bench, rounds: int) -> None:
         told = [await ask(bench.http, one.url, [*history, *bench.question()], 8)]
         # An engine that nobody asked for a while is slow to its first token, restored or warm; the other one has just answered.
         await ask(bench.http, other.url, random_prompt(bench.rng, SHORT_TOKENS), 2)
+        before = await phases(bench, other)
         told.append(await ask(bench.http, other.url, asked, 8))
+        stages = spent_in(before, await phases(bench, other))
+        bench.say(f"  warm {told[0].ttft_s * 1e3:.0f} ms, restored {told[1].ttft_s * 1e3:.0f} ms: {stages}")
         bench.claim_same([told[1], await ask(bench.http, one.url, asked, 8)])
         bench.forget_blocks()
         again = [*await bench.conversation(one.url), *bench.question()]

@@ -19,6 +19,7 @@ COUNTERS: Mapping[str, str] = {
     "missed_unavailable": "Blocks that Redis did not give in time",
     "saved_blocks": "Blocks that were written",
     "saved_bytes": "Bytes that were written",
+    "save_cpu_seconds": "CPU seconds that writing them took",
     "save_dropped_blocks": "Blocks that were not written because too many waited",
     "save_failed_blocks": "Blocks that Redis did not take",
     "evicted_blocks": "Blocks that had to make room",

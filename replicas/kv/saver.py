@@ -128,6 +128,7 @@ class Saver:
 
     def _try(self, job: _Job, rows: Rows) -> None:
         """Saves, and once more after a moment if Redis does not answer: a hole makes what comes after it useless."""
+        begun = time.thread_time()
         for wait_s in (_SECOND_TRY_S, None):
             try:
                 self._save(job, rows)
@@ -138,6 +139,7 @@ class Saver:
                     self._count("save_failed_blocks", len(job.transfer.hashes))
                     break
                 time.sleep(wait_s)
+        self._count("save_cpu_seconds", time.thread_time() - begun)
         self._done(job)
 
     def _next(self) -> _Job | Ended | None:
