@@ -27,6 +27,7 @@ class Fleet:
         self.listeners: list[pybreaker.CircuitBreakerListener] = []
         self.tiers: dict[str, Tier] = {}
         self._removed: dict[str, Tier] = {}
+        self._leaving: list[tuple[Tier, Replica]] = []
         self.prefixes = PrefixIndex()
         self.routed: Callable[[str, tuple[int, ...], list[int], int], None] = self._routed
         """Told at a first token: the replica, and the prompt's chain, token ids and bytes."""
@@ -68,11 +69,17 @@ class Fleet:
             replica = tier.drop(name)
             replica.become(Health("draining", "removed", replica.health.since))
             replica.pool.close()
+            self._leaving.append((tier, replica))
         new = [self._replica(tier, place) for name, place in places.items() if name not in tier.replicas]
         tier.replicas.update((r.replica, r) for r in new)
         if new:
             tier.changed()
         return new
+
+    def leaving(self) -> list[tuple[Tier, Replica]]:
+        """Replicas that were taken out of their tiers, for as long as they answer something."""
+        self._leaving = [(tier, replica) for tier, replica in self._leaving if replica.in_flight]
+        return self._leaving
 
     def _replica(self, tier: Tier, place: Place) -> Replica:
         name = f"{self.model}/{tier.name}/{place.replica}"

@@ -224,28 +224,30 @@ class HealthWatch:
                 continue
             turn += 1
             for tier in self.fleet.tiers.values():
-                self._sweep(tier, now)
+                for replica in tier.replicas.values():
+                    self._sweep(tier, replica, now)
                 if turn % OUTLIER_EVERY == 0:
                     self._eject_outliers(tier, now)
+            for tier, replica in self.fleet.leaving():
+                self._sweep(tier, replica, now)
 
-    def _sweep(self, tier: Tier, now: float) -> None:
-        for replica in tier.replicas.values():
-            if not replica.streams:
-                continue
-            begun = [s for s in replica.streams if s.last_token_at and not s.is_blocked]
-            if not replica.health.is_ready:
-                _give_up_hope([s for s in begun if now - s.last_token_at > HOPELESS_S])
-            decoding = [s for s in begun if s.is_movable]
-            if not decoding:
-                continue
-            patience_s = self._patience_s(tier, replica)
-            silence_s = now - max(s.last_token_at for s in decoding)
-            if silence_s > patience_s:
-                self._hung(replica, silence_s, now)
-                continue
-            for stream in decoding:
-                if now - stream.last_token_at > STREAM_SILENCE_FACTOR * patience_s:
-                    stream.connection.fail(ExchangeFailed("gap", "the stream fell silent"))
+    def _sweep(self, tier: Tier, replica: Replica, now: float) -> None:
+        if not replica.streams:
+            return
+        begun = [s for s in replica.streams if s.last_token_at and not s.is_blocked]
+        if not replica.health.is_ready:
+            _give_up_hope([s for s in begun if now - s.last_token_at > HOPELESS_S])
+        decoding = [s for s in begun if s.is_movable]
+        if not decoding:
+            return
+        patience_s = self._patience_s(tier, replica)
+        silence_s = now - max(s.last_token_at for s in decoding)
+        if silence_s > patience_s:
+            self._hung(replica, silence_s, now)
+            return
+        for stream in decoding:
+            if now - stream.last_token_at > STREAM_SILENCE_FACTOR * patience_s:
+                stream.connection.fail(ExchangeFailed("gap", "the stream fell silent"))
 
     def _patience_s(self, tier: Tier, replica: Replica) -> float:
         is_prefilling = any(not s.last_token_at for s in replica.streams)

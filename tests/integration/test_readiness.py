@@ -104,6 +104,28 @@ async def test_a_replica_that_drains_at_a_reload_finishes_and_gets_nothing_new(
         assert (await engines.a.stats())["requests"] == seen
 
 
+@pytest.mark.parametrize("name", ["primary", "best"], ids=["of a tier that stays", "with its tier"])
+async def test_a_replica_that_hangs_after_a_reload_took_it_out_is_noticed(
+    engines: Engines, config: Path, name: str
+) -> None:
+    question = Question(tokens=300)
+    async with serving(config, tier("primary", engines.a, slo=BRISK), canned()) as gateway:
+        task = asyncio.create_task(ask(gateway.url, question))
+
+        async def decodes() -> bool:
+            return bool((await engines.a.stats())["tokens"] > 30)
+
+        await eventually(decodes)
+        await gateway.reload(tier(name, engines.b, slo=BRISK))
+        await engines.a.fault(kind="hang")
+        answer = await asyncio.wait_for(task, 20.0)
+        if name == "primary":
+            assert_whole(question, answer)
+        else:
+            assert (len(answer.errors), answer.dones) == (1, 0)
+        await all_idle(gateway, engines.b)
+
+
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 async def test_a_tier_that_a_reload_takes_out_finishes_and_who_waits_for_it_is_served_by_others(
     engines: Engines, config: Path, stream: bool
