@@ -17,7 +17,9 @@ app = typer.Typer(
 
 @app.command()
 def mig(
-    file: Annotated[Path, typer.Argument(help="Which models must be carried, and on what; YAML.")],
+    file: Annotated[
+        Path, typer.Argument(help="Which models must be carried, and on what: YAML, see docs/operations.md.")
+    ],
     parted: Annotated[bool, typer.Option("--mig-parted", help="Print a mig-parted config instead.")] = False,
     here: Annotated[
         bool, typer.Option("--here", help="Start from what this node's driver says stands.")

@@ -140,7 +140,7 @@ class _Reader:
 def _unreadable(path: Path, error: OSError | UnicodeDecodeError) -> Problem:
     if isinstance(error, FileNotFoundError):
         return Problem(
-            0, "there is no such file", "Name a config with -c FILE; deploy/local.yaml is one that works"
+            0, "there is no such file", "Name one that is there; deploy/local.yaml is a config that works"
         )
     if isinstance(error, IsADirectoryError):
         return Problem(0, "this is a folder", "Name the YAML file in it")

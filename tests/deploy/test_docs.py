@@ -9,12 +9,13 @@ import pytest
 from pydantic import BaseModel
 
 from deploy.config import Config, load_config
+from deploy.plan_mig import load_mig_spec, planned
 from deploy.progress import ready_lines
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [
     (document, block)
-    for document in ("README.md", "docs/config.md", "docs/operations.md")
+    for document in ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
     for block in re.findall(r"```yaml\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 ]
 
@@ -23,6 +24,9 @@ EXAMPLES = [
 def test_examples_are_valid(document: str, example: str, tmp_path: Path) -> None:
     path = tmp_path / "example.yaml"
     path.write_text(example)
+    if example.startswith("gpu:"):
+        assert planned(load_mig_spec(path), path).gpus, document
+        return
     environment = dict.fromkeys(re.findall(r"\$\{(\w+)\}", example), "x")
     assert load_config(path, environment).models, document
 
