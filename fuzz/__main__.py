@@ -31,6 +31,9 @@ class Explored:
 def main(names: list[str]) -> int:
     seconds = int(os.environ.get("FUZZ_SECONDS", "600"))
     targets = names or list(TARGETS)
+    if not TARGETS.keys() >= set(targets):
+        sys.stderr.write(f"usage: python -m fuzz [TARGET …], of {', '.join(TARGETS)}\n")
+        return 2
     done = [explore(name, max(1, seconds // len(targets))) for name in targets]
     for one in done:
         sys.stdout.write(f"{one.target:14} {one.inputs:12,} inputs  {one.finding or 'no crash, no hang'}\n")
