@@ -38,6 +38,7 @@ from gateway.replica import Replica, Stream
 from gateway.reply import Reply, Served
 from gateway.sse import DONE_FRAME
 from gateway.tier import Permit, Tier
+from gateway.tokens import count_of
 from gateway.trail import Step
 from state_store.protocol import StateStore
 
@@ -185,6 +186,8 @@ class Attempts:
         if not course.has_begun and tier != course.first_tier:
             return None
         course.journal.rewind()
+        if not course.journal.ids:
+            course.journal.recount(await count_of(course.journal.said, replica))
         held = await held_text(course.journal, replica)
         try:
             leg = next_leg(course.journal, _target(self.fleet.tier(tier), replica), course.first_tier, held)

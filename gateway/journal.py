@@ -88,6 +88,12 @@ class Journal:
         """Forgets ids whose text the client does not have, for a continuation that generates that text again."""
         self.keep_ids(self.safe_ids)
 
+    def recount(self, tokens: int | None) -> None:
+        """Takes the word of a tokenizer for how many tokens were said by a replica that told no ids, where it knows: an event
+        is one at least, and may be several."""
+        if not self.ids and tokens is not None:
+            self.unlisted = max(self.unlisted, tokens)
+
     @property
     def is_end_known(self) -> bool:
         """Whether the ids that are kept stand for just the text that the client has."""

@@ -65,6 +65,17 @@ def _text_tokens(value: Any) -> int:
     return others + (len(raw) - others + 1) // 2
 
 
+async def count_of(text: str, replica: Replica) -> int | None:
+    """Tokens of a text by itself, as the replica's own `/tokenize` says; None from one that can't tell, or not in time."""
+    plain = {"prompt": text, "content": text, "add_special_tokens": False, "add_special": False}
+    try:
+        async with asyncio.timeout(SERVER_TIMEOUT_S):
+            told = await _ask(replica, "/tokenize", {"model": replica.place.served_model, **plain})
+            return len(told["tokens"])
+    except (ExchangeFailed, TimeoutError, orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+
+
 async def server_count(body: Json, replica: Replica) -> int | None:
     """What the replica's own `/tokenize` says: vLLM's, or llama.cpp's; None from one that can't tell, or not in time."""
     try:
