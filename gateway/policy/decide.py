@@ -45,7 +45,7 @@ def decide(
 ) -> Decision:
     """The best tier that can meet the deadline and that the caller accepts; else to wait for it; else the reason why not."""
     if now >= facts.deadline:
-        return Shed("deadline", None, "the deadline passed before an answer could begin")
+        return Shed("deadline", None, "the deadline passed before the answer was whole")
     skips: list[Skip] = []
     held: list[TierView] = []
     accepted = snapshot.tiers[: facts.lowest_tier + 1]

@@ -278,6 +278,8 @@ async def test_a_deadline_in_mid_stream_is_said(engines: Engines, config: Path, 
         if stream:
             assert answer.dones == 0
             assert [e["error"]["code"] for e in answer.errors] == ["deadline"]
+            told = "the stream broke: the deadline passed before the answer was whole"
+            assert answer.errors[0]["error"]["message"] == told
         else:
             assert_refused(answer, 429, "deadline")
         assert len(await attempts(answer.request_id, *engines.all)) == 1
