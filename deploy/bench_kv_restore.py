@@ -49,9 +49,10 @@ async def next_turn(bench: Bench, rounds: int) -> None:
         history = await bench.conversation(one.url)
         await bench.until_saved()
         asked = [*history, *bench.question()]
+        # An engine that nobody asked for a while is slow to its first token: each has just answered something else.
+        await ask(bench.http, one.url, random_prompt(bench.rng, SHORT_TOKENS), 2)
         # In other words where it was: its blocks would be in Redis, too, and less were left to compute.
         told = [await ask(bench.http, one.url, [*history, *bench.question()], 8)]
-        # An engine that nobody asked for a while is slow to its first token, restored or warm; the other one has just answered.
         await ask(bench.http, other.url, random_prompt(bench.rng, SHORT_TOKENS), 2)
         before = await phases(bench, other)
         told.append(await ask(bench.http, other.url, asked, 8))

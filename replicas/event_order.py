@@ -38,7 +38,7 @@ class EventOrder:
             raise Missed(f"event {number} came after {self._last_live}")
         self._last_live = number
         self._waiting.append((number, message))
-        return [] if self.is_asking else self._due()
+        return self._due()
 
     def again(self, number: int, message: bytes) -> list[bytes]:
         """One that was asked for. Raises Missed where the engine has forgotten what is lacking."""

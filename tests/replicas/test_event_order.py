@@ -11,6 +11,7 @@ CASES = {
     "nothing came by itself before the engine was asked": ("? A0 A1 . L2", "|0|1||2"),
     "what was answered and comes by itself, too, counts once": ("? L2 A0 A1 A2 . L3", "||0|1|2||3"),
     "what comes meanwhile waits": ("? L2 L3 A0 A1 .", "|||0|1|23"),
+    "what is next does not wait for an answer": ("? A0 . L1 ? L2 A2 . L3", "|0||1||2|||3"),
     "a gap is filled": ("L0 L3 ? A1 A2 A3 . L4", "0|||1|2|3||4"),
     "a gap that shows after the question is asked about again": (
         "L0 ? L3 . ? A1 A2 A3 .",
