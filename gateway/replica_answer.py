@@ -7,6 +7,8 @@ import orjson
 from gateway.failure import ExchangeFailed
 
 Json = dict[str, Any]
+GAVE_UP = frozenset({"abort", "error"})
+"""Reasons to finish by which an engine says that it has not: OpenAI's API has none for that."""
 
 
 def usage_of(answer: Json) -> Json:
@@ -35,10 +37,6 @@ def usage_of_embeddings(body: bytes) -> Json:
     ):
         raise ExchangeFailed("malformed", "an answer without embeddings")
     return usage if isinstance(usage, dict) and _is_usage(usage) else {}
-
-
-GAVE_UP = frozenset({"abort", "error"})
-"""Reasons to finish by which an engine says that it has not: OpenAI's API has none for that."""
 
 
 def event_of(payload: bytes) -> Json:
