@@ -295,8 +295,9 @@ def gauges(fleet: Fleet, exercised: Exercised, now: float) -> Iterator[Sample]:
             left = "Money of the period that is left to all gateways"
             yield "graceway_budget_spent", spent, labels, account.spent
             yield "graceway_budget_left", left, labels, 0.0 if tier.purse.is_spent else account.left
-        slo_s = tier.spec.slo.ttft_s
-        yield "graceway_slo_ttft_seconds", "What the tier promises for the first token", labels, slo_s
+        slo = tier.spec.slo
+        yield "graceway_slo_ttft_seconds", "What the tier promises for the first token", labels, slo.ttft_s
+        yield "graceway_slo_itl_seconds", "What it promises between two tokens", labels, slo.itl_s
         for replica in tier.replicas.values():
             yield from _replica_gauges(replica, labels)
 

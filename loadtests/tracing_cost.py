@@ -34,8 +34,8 @@ NONE, AGAIN, UNSAMPLED, SAMPLED = "no tracing", "no tracing, again", "0 % sample
 STREAM_TOKENS = 50
 LOADS = {"whole, 1 token": (1, False, 2), f"stream, {STREAM_TOKENS} tokens": (STREAM_TOKENS, True, 1)}
 """Tokens, whether streamed, and how often each client asks in a round."""
-FLUSH_S = 1.0
-"""After which the spans of all that was asked have been sent: the exporter looks twice a second."""
+FLUSH_S = 1.5
+"""After which the spans of all that was asked have been sent: the exporter looks once a second."""
 IDLE_S = 3.0
 """For which it is looked at while nobody asks."""
 _QUESTION = [{"role": "user", "content": "What does a gateway cost, in microseconds, per request?"}]

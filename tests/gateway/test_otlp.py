@@ -6,12 +6,13 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from gateway.otlp import Clock, batch_of, resource_of, spans_of, varint
+from gateway.otlp import batch_of, resource_of, spans_of, varint
 from gateway.request import Request
 from gateway.trace_context import TraceContext
 from gateway.trail import Outcome, Step, Trail
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", 0x00F067AA0BA902B7
+ENDED_NS = 1_800_000_000_000_000_000
 FIRST, SECOND, CALLER = 0xAAAAAAAAAAAAAAAA, 0xBBBBBBBBBBBBBBBB, 0xCCCCCCCCCCCCCCCC
 RESUMED = [
     Step("decide", 100.0, 100.1, "primary"),
@@ -35,7 +36,7 @@ def number(span_id: bytes) -> int:
 
 
 def sent(made: Trail) -> list[Span]:
-    body = batch_of(resource_of({"service.name": "graceway"}), [spans_of(made, Clock())])
+    body = batch_of(resource_of({"service.name": "graceway"}), [spans_of(made, ENDED_NS)])
     (resource,) = ExportTraceServiceRequest.FromString(body).resource_spans
     assert [(a.key, a.value.string_value) for a in resource.resource.attributes] == [
         ("service.name", "graceway")
@@ -74,6 +75,7 @@ def test_a_stream_that_broke_and_went_on() -> None:
     assert told["graceway.replica"] == "b"
     assert told["gen_ai.usage.output_tokens"] == 40
     assert told["graceway.session"] == "s-1"
+    assert root.end_time_unix_nano == ENDED_NS
     # To within the precision of a float of seconds.
     assert abs(root.end_time_unix_nano - root.start_time_unix_nano - 5_300_000_000) < 1000
     for span in spans:
@@ -119,6 +121,45 @@ def test_parts_of_an_attempt_that_say_more_than_it(attempt: Step, parts: list[st
     assert [s.name for s in spans] == ["gateway", "attempt", *parts, "settle"]
     assert {s.parent_span_id for s in spans[2:-1]} <= {spans[1].span_id}
     assert len({s.span_id for s in spans}) == len(spans)
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (Step("auth", 100.0, 100.5), {}),
+        (Step("context features", 100.0, 100.5), {}),
+        (Step("decide", 100.0, 100.5, "primary"), {"graceway.tier": "primary"}),
+        (Step("decide", 100.0, 100.5, "", "", "queue_full"), {"graceway.reason": "queue_full"}),
+        (Step("queue", 100.0, 100.5, "primary"), {"graceway.tier": "primary"}),
+        # Clocks that are read in another order than things happen never make a span of less than nothing.
+        (Step("context", 100.0, 99.9), {}),
+    ],
+)
+def test_a_step_is_a_span_below_the_requests(step: Step, told: dict[str, object]) -> None:
+    root, span, settle = sent(trail([step], "served"))
+    assert (span.name, span.kind, span.status.code) == (step.name, Span.SPAN_KIND_INTERNAL, 0)
+    assert attributes(span) == told
+    assert span.parent_span_id == settle.parent_span_id == root.span_id
+    lasted_ns = max(0.0, step.ended_at - step.began_at) * 1e9
+    assert abs(span.end_time_unix_nano - span.start_time_unix_nano - lasted_ns) < 1000
+    began_ns = ENDED_NS - (105.2 - step.began_at) * 1e9
+    assert abs(span.start_time_unix_nano - began_ns) < 1000
+
+
+@pytest.mark.parametrize("span_id", [1, 0x7FFFFFFFFFFFFFFF, 0x8000000000000000, 0xFFFFFFFFFFFFFFFF])
+def test_ids_of_any_size(span_id: int) -> None:
+    attempt = Step("attempt", 100.0, 101.0, "primary", "a", "", 5, 0, 100.5, span_id)
+    made = trail([attempt], "served", parent=True)
+    made.root = made.parent = TraceContext(TRACE, span_id, True)
+    root, below, *parts, settle = sent(made)
+    assert {number(i) for i in (root.span_id, root.parent_span_id, below.span_id)} == {span_id}
+    assert {number(s.parent_span_id) for s in (below, *parts, settle)} == {span_id}
+
+
+def test_a_clock_that_stands_at_its_beginning_costs_nobody_an_answer() -> None:
+    made = trail(RESUMED, "served")
+    body = batch_of(resource_of({}), [spans_of(made, 1)])
+    assert len(ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans) == 11
 
 
 def test_requests_that_went_the_same_way_keep_what_is_theirs() -> None:
