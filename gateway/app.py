@@ -134,7 +134,7 @@ class Gateway:
             if old is not None:
                 # What it still has goes out; nothing waits for that here.
                 asyncio.get_running_loop().run_in_executor(None, old.stop)
-        self._recorder.trace_to(None if self._exporter is None else self._exporter.put, tracing)
+        self._recorder.trace_to(None if self._exporter is None else self._exporter.take, tracing)
 
     def begin_drain(self) -> None:
         """Says that it is not ready any more; what comes all the same is still served."""

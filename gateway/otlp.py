@@ -119,13 +119,10 @@ class _Spans:
 
     __slots__ = ("_last_id", "_offset_ns", "_out", "_root_id", "_trace")
 
-    def __init__(self, root: TraceContext, offset_ns: int) -> None:
-        self._out = BytesWriter()
+    def __init__(self, out: BytesWriter, root: TraceContext, offset_ns: int) -> None:
+        self._out = out
         self._offset_ns, self._trace = offset_ns, bytes.fromhex(root.trace_id)
         self._root_id, self._last_id = _id(root.span_id), root.span_id & _REGISTER
-
-    def written(self) -> bytes:
-        return self._out.getvalue()
 
     def add(
         self, parent: bytes, span_id: bytes, began_at: float, ended_at: float, shape: bytes, more: bytes = b""
@@ -193,21 +190,27 @@ def _write_size(out: BytesWriter, size_bytes: int) -> None:
 # of a trail
 
 
-def spans_of(trail: Trail, ended_ns: int) -> bytes:
-    """All spans of one request, each a field of ScopeSpans.
+def spans_of(trails: list[Trail], offset_ns: int) -> bytes:
+    """All spans of some requests, each a field of ScopeSpans.
 
     Args:
-        ended_ns: when it ended, in unix nanoseconds.
+        offset_ns: of unix time to that of `perf_counter`.
     """
+    out = BytesWriter()
+    for trail in trails:
+        _write(out, trail, offset_ns)
+    return out.getvalue()
+
+
+def _write(out: BytesWriter, trail: Trail, offset_ns: int) -> None:
     root, answer = trail.root, trail.last_attempt
     assert root is not None, "only what is sampled is delivered"
-    offset_ns = ended_ns - int(trail.ended_at * 1e9)
     failure = (trail.reason or trail.outcome) if trail.outcome in _FAILED else ""
     shape = _root_shape(
         trail.kind, trail.model, trail.outcome, trail.priority, trail.tenant, trail.tier,
         "" if answer is None else answer.replica, trail.reason, failure,
     )  # fmt: skip
-    spans = _Spans(root, offset_ns)
+    spans = _Spans(out, root, offset_ns)
     parent = b"" if trail.parent is None else _id(trail.parent.span_id)
     spans.add(
         parent, _id(root.span_id), trail.received_at, trail.ended_at, shape, _more(trail, answer, offset_ns)
@@ -220,7 +223,6 @@ def spans_of(trail: Trail, ended_ns: int) -> bytes:
         else:
             spans.add_step(step)
     spans.add_settle(last, trail.ended_at)
-    return spans.written()
 
 
 def _more(trail: Trail, answer: Step | None, offset_ns: int) -> bytes:
@@ -266,7 +268,7 @@ def batch_of(resource: bytes, spans: list[bytes]) -> bytes:
 
     Args:
         resource: what all spans have in common, from `resource_of`.
-        spans: of each request, from `spans_of`.
+        spans: from `spans_of`.
     """
     size = len(_SCOPE) + sum(map(len, spans))
     scoped = b"\x12" + varint(size) + _SCOPE

@@ -2,17 +2,13 @@
 
 from collections.abc import Callable
 from random import Random
-from time import time_ns
 
-from gateway.otlp import spans_of
 from gateway.request import Request
 from gateway.specs import TracingSpec
 from gateway.trace_context import TraceContext, read_traceparent
 from gateway.trail import NO_TRAIL, Trail
 
 TakeTrail = Callable[[Trail], None]
-TakeSpans = Callable[[bytes], None]
-"""Takes all spans of one request, as `otlp` encodes them."""
 
 
 class Recorder:
@@ -25,11 +21,11 @@ class Recorder:
     def __init__(self, log: TakeTrail | None = None) -> None:
         # Ids must differ between processes whatever the gateway's own randomness is seeded with.
         self._log, self._rng = log, Random()
-        self._spans: TakeSpans | None = None
+        self._spans: TakeTrail | None = None
         self._ratio = 0.0
 
-    def trace_to(self, spans: TakeSpans | None, tracing: TracingSpec) -> None:
-        """Where the spans of sampled requests go from now on."""
+    def trace_to(self, spans: TakeTrail | None, tracing: TracingSpec) -> None:
+        """Where the trails of sampled requests go from now on."""
         self._spans, self._ratio = spans, tracing.ratio
 
     def begin(self, request: Request) -> Trail:
@@ -54,6 +50,4 @@ class Recorder:
         if self._log is not None:
             self._log(trail)
         if self._spans is not None and trail.is_traced:
-            # At once: while a trail is at hand this costs half of what it does later, on a thread that must take the
-            # interpreter from this one.
-            self._spans(spans_of(trail, time_ns()))
+            self._spans(trail)

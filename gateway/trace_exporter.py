@@ -3,15 +3,19 @@
 Nothing waits for it: what it can't take is dropped and counted, and a collector that is gone costs one attempt a second.
 """
 
+import contextlib
 import logging
 import os
 import socket
+from collections import deque
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from time import perf_counter_ns, time_ns
 from urllib.parse import urlsplit
 
 from gateway.backlog import Backlog
-from gateway.otlp import batch_of, resource_of
+from gateway.otlp import batch_of, resource_of, spans_of
 from gateway.specs import TracingSpec
+from gateway.trail import Trail
 
 log = logging.getLogger("graceway.traces")
 
@@ -19,20 +23,29 @@ EVERY_S = 1.0
 """A message costs as much as the spans of hundreds of requests, whatever it carries."""
 WAITING = 8192
 """Requests whose spans may wait."""
-BATCH = 2048
-"""Requests whose spans go in one message: some two megabytes, a tenth of what collectors take by default."""
+TOGETHER = 32
+"""Requests whose spans are made in one go, on the event loop: it is held up for less than a tenth of a millisecond. One at a
+time costs three times as much, as the code is out of the processor's cache by then; a thread that takes the interpreter
+from the loop costs as much again.
+"""
+BATCH = 64
+"""So many of these go in one message: some two megabytes, a tenth of what collectors take by default."""
 TIMEOUT_S = 5.0
 CLOSE_S = 2.0
 VERSION_PATH = "/v1/traces"
 
+_Packed = tuple[int, bytes]
+"""How many requests, and their spans."""
 
-class TraceExporter(Backlog[bytes]):
-    """Takes the spans of one sampled request at a time, as `otlp` encodes them."""
 
-    def __init__(self, spec: TracingSpec, waiting: int = WAITING) -> None:
+class TraceExporter(Backlog[_Packed]):
+    """Takes the trails of sampled requests that have ended."""
+
+    def __init__(self, spec: TracingSpec) -> None:
         assert spec.url is not None, "without an address there is nothing to export to"
-        super().__init__("trace exporter", EVERY_S, waiting)
+        super().__init__("trace exporter", EVERY_S, WAITING // TOGETHER)
         self.spec = spec
+        self._fresh: deque[Trail] = deque()
         instance = f"{socket.gethostname()}:{os.getpid()}"
         self._resource = resource_of({"service.name": spec.service, "service.instance.id": instance})
         self._connection: HTTPConnection | None = None
@@ -43,7 +56,26 @@ class TraceExporter(Backlog[bytes]):
     def stop(self, within_s: float = CLOSE_S) -> None:
         super().stop(within_s)
 
+    def take(self, trail: Trail) -> None:
+        """Called from the event loop; never waits."""
+        self._fresh.append(trail)
+        if len(self._fresh) >= TOGETHER:
+            self._pack()
+
+    def _pack(self) -> None:
+        """Called from the thread, too, for those that no others come after."""
+        trails: list[Trail] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                trails.append(self._fresh.popleft())
+        if len(self._waiting) >= self._most:
+            self.dropped += len(trails)
+        elif trails:
+            # The wall clock as it is now: it may have been set since the last ones.
+            self._waiting.append((len(trails), spans_of(trails, time_ns() - perf_counter_ns())))
+
     def _work_off(self) -> None:
+        self._pack()
         has_sent = True
         while self._waiting and has_sent:
             has_sent = self._send_some()
@@ -54,10 +86,10 @@ class TraceExporter(Backlog[bytes]):
 
     def _send_some(self) -> bool:
         """One batch; whether it arrived."""
-        requests = min(BATCH, len(self._waiting))
-        spans = [self._waiting.popleft() for _ in range(requests)]
+        packed = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+        requests = sum(count for count, _ in packed)
         try:
-            self._post(batch_of(self._resource, spans))
+            self._post(batch_of(self._resource, [spans for _, spans in packed]))
         except (OSError, HTTPException, ValueError) as error:
             self._lose(requests, str(error) or type(error).__name__)
             return False
