@@ -24,9 +24,9 @@ EVERY_S = 1.0
 WAITING = 8192
 """Requests whose spans may wait."""
 TOGETHER = 32
-"""Requests whose spans are made in one go, on the event loop: it is held up for less than a tenth of a millisecond. One at a
-time costs three times as much, as the code is out of the processor's cache by then; a thread that takes the interpreter
-from the loop costs as much again.
+"""Requests whose spans are made in one go, on the event loop: it is held up for less than a tenth of a millisecond. Made one
+at a time they cost several times as much, as the code is out of the processor's cache by then; so do those of a thread
+that takes the interpreter from the loop.
 """
 BATCH = 64
 """So many of these go in one message: some two megabytes, a tenth of what collectors take by default."""
