@@ -39,11 +39,7 @@ class HotHttpProtocol(GuardedHttpProtocol):
 
     def _is_plain(self, api: HttpApi) -> bool:
         """Whether the whole body is announced, small enough, and sent without being asked for."""
-        if (
-            self.expect_100_continue
-            or self.parser.get_http_version() != "1.1"
-            or self.parser.should_upgrade()
-        ):
+        if self.expect_100_continue or self.parser.should_upgrade():
             return False
         length = next((v for n, v in self.headers if n == b"content-length"), b"")
         return length.isdigit() and int(length) <= api.max_body_bytes()
@@ -56,7 +52,9 @@ class HotCycle:
         self._protocol, self._api, self._kind = protocol, api, kind
         self.transport: asyncio.Transport = protocol.transport
         self.flow: FlowControl = protocol.flow
-        self.keep_alive = protocol.parser.should_keep_alive()
+        self._is_chunked = protocol.parser.get_http_version() != "1.0"
+        """A client of before chunks knows the end of a stream by the connection's."""
+        self.keep_alive = self._is_chunked and protocol.parser.should_keep_alive()
         self.default_headers = protocol.server_state.default_headers
         self.headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in protocol.headers}
         self.body = bytearray()
@@ -110,8 +108,8 @@ class HotCycle:
         if not self.response_started:
             reply.write_whole(500, [(b"x-request-id", request_id.encode())], error)
         elif not self.response_complete:
-            self.transport.write(_chunk(frame(error)) + LAST_CHUNK)
-            self.complete()
+            self.transport.write(self.framed(frame(error)))
+            self.end()
 
     def head(self, status: int, headers: list[Header]) -> bytes:
         """A status line and headers."""
@@ -122,6 +120,21 @@ class HotCycle:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
         return b"".join(lines)
+
+    def streaming_head(self, served: Served) -> bytes:
+        """The head of a stream."""
+        headers = [*EVENT_STREAM, *disclosed(served)]
+        return self.head(200, [*headers, CHUNKED] if self._is_chunked else headers)
+
+    def framed(self, data: bytes) -> bytes:
+        """A part of a stream."""
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data
+
+    def end(self) -> None:
+        """The stream has ended."""
+        if self._is_chunked:
+            self.transport.write(LAST_CHUNK)
+        self.complete()
 
     def complete(self) -> None:
         """The answer is out; the connection is free for the next request."""
@@ -141,15 +154,14 @@ class HotReply:
 
     def push(self, served: Served, frames: bytes) -> Awaitable[None] | None:
         cycle = self._cycle
-        chunk = _chunk(frames)
+        chunk = cycle.framed(frames)
         if not cycle.response_started:
-            chunk = cycle.head(200, [*EVENT_STREAM, *disclosed(served), CHUNKED]) + chunk
+            chunk = cycle.streaming_head(served) + chunk
         cycle.transport.write(chunk)
         return cycle.flow.drain() if cycle.flow.write_paused else None
 
     async def end(self) -> None:
-        self._cycle.transport.write(LAST_CHUNK)
-        self._cycle.complete()
+        self._cycle.end()
 
     async def whole(self, served: Served, body: bytes, status: int = 200) -> None:
         self.write_whole(status, disclosed(served), body)
@@ -165,7 +177,3 @@ class HotReply:
         cycle = self._cycle
         cycle.transport.write(cycle.head(status, [JSON, length, *headers]) + body)
         cycle.complete()
-
-
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)

@@ -135,6 +135,20 @@ async def test_chunks_that_are_none_are_refused(gateway: RunningGateway, chunks:
         assert await refused(gateway, post(chunks + INNER, CHUNKED, path=path, sized=False)) == 400
 
 
+async def test_a_client_of_before_chunks_gets_none(gateway: RunningGateway) -> None:
+    client = await RawClient.open(gateway.url)
+    try:
+        await client.send(post(chat(stream=True)).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        async with asyncio.timeout(5.0):
+            head, _, body = (await client.reader.read()).partition(b"\r\n\r\n")
+    finally:
+        client.close()
+    assert b" 200 " in head.splitlines()[0]
+    assert b"transfer-encoding" not in head
+    assert body.startswith(b"data: {")
+    assert body.endswith(b"}\n\ndata: [DONE]\n\n")
+
+
 async def test_requests_in_a_row_are_answered_in_order(gateway: RunningGateway) -> None:
     client = await RawClient.open(gateway.url)
     ids = [f"x-request-id: {n}" for n in range(6)]
