@@ -22,7 +22,8 @@ class _Echo:
     async def answer(self, request: Request, reply: Reply) -> None:
         served = Served("primary", "r", "", request.request_id)
         if request.stream:
-            reply.push(served, b"data: {}\n\n")
+            if (blocked := reply.push(served, b"data: {}\n\n")) is not None:
+                await blocked
             await reply.end()
         else:
             await reply.whole(served, b"{}")

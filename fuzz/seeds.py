@@ -58,6 +58,8 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
     "pin": (b'{"model":"chat","tier":"small","share":0.5,"for_s":60}',),
     "connection": (
         b"\0\0" + _ASKED % (len(_CHAT), _CHAT) + _GET,
+        b"\0\0" + (_ASKED % (len(_CHAT), _CHAT)).replace(b"HTTP/1.1", b"HTTP/1.0"),
+        b"\0\0" + (_ASKED % (len(_CHAT), _CHAT)).replace(b"host:", b"expect: 100-continue\r\nhost:"),
         b"\1\0" + _PIECES + _GET,
         b"\1\0" + _OFFER + _GET,
     ),
