@@ -14,7 +14,7 @@ import orjson
 
 from gateway.errors import BadRequest, ModelNotFound
 from gateway.inference_pb import inference_pb2 as pb
-from gateway.request import Kind, Request, parse_request
+from gateway.request import Kind, Request, no_timeout, parse_request
 from gateway.tensors import Scalar, parameter_value, read_tensors
 
 Json = dict[str, Any]
@@ -187,9 +187,7 @@ def _seconds(header: str | None) -> list[float]:
     try:
         return [float(header)] if header is not None else []
     except ValueError:
-        raise BadRequest(
-            "x-request-timeout-seconds must be a positive number", "x-request-timeout-seconds"
-        ) from None
+        raise no_timeout() from None
 
 
 def _limits(parameters: Mapping[str, Scalar | None], remaining_s: float | None) -> list[float]:

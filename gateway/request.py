@@ -250,11 +250,14 @@ def _timeout_s(value: str | None) -> float | None:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < 1e6:
-        raise BadRequest(
-            "x-request-timeout-seconds must be a number of seconds above 0 and below 1000000",
-            param="x-request-timeout-seconds",
-        )
+        raise no_timeout()
     return seconds
+
+
+def no_timeout() -> BadRequest:
+    """The mistake of a timeout that is none."""
+    name = "x-request-timeout-seconds"
+    return BadRequest(f"{name} must be a number of seconds above 0 and below 1000000", param=name)
 
 
 def rendered(request: Request) -> bytes:
