@@ -205,8 +205,14 @@ WRONG: dict[str, tuple[pb.ModelInferRequest, str]] = {
     ),
     "a stream that is neither": (message(PROMPT, stream="yes"), "true or false"),
     "an output that is none": (wanting("logits"), "no output `logits`"),
-    "a timeout that is none": (message(PROMPT, **{"x-request-timeout-seconds": "soon"}), "number of seconds above 0"),
-    "a timeout below zero": (message(PROMPT, **{"x-request-timeout-seconds": "-1"}), "number of seconds above 0"),
+    "a timeout that is none": (
+        message(PROMPT, **{"x-request-timeout-seconds": "soon"}),
+        "number of seconds above 0",
+    ),
+    "a timeout below zero": (
+        message(PROMPT, **{"x-request-timeout-seconds": "-1"}),
+        "number of seconds above 0",
+    ),
 }
 
 
