@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from gateway.coverage import DEFAULT_TEXT_TOKENS
+from gateway.coverage import DEFAULT_TEXT_TOKENS, limit_length
 from gateway.failure import ExchangeFailed
 from gateway.policy.turns import Conversation
 from gateway.replica import Replica
@@ -118,11 +118,7 @@ def _answer_tokens(request: Request, window: int) -> int:
     """What is kept for the answer while turns are counted."""
     asked = request.max_tokens
     if asked is None:
-        return (
-            DEFAULT_TEXT_TOKENS
-            if request.kind == "text" and not request.is_endless
-            else int(ANSWER_SHARE * window)
-        )
+        return DEFAULT_TEXT_TOKENS if request.leaves_its_length_open else int(ANSWER_SHARE * window)
     return min(asked, int(ANSWER_SHARE_MOST * window))
 
 
@@ -130,10 +126,8 @@ def _shortened(request: Request, turns: int, room: int) -> tuple[Request, str]:
     told = [f"context={turns} turn{'s' if turns > 1 else ''} out"] if turns else []
     asked = request.max_tokens
     if asked is not None and asked > room:
-        name = (
-            "max_completion_tokens" if request.body.get("max_completion_tokens") is not None else "max_tokens"
-        )
-        body = {**request.body, name: room}
+        body = dict(request.body)
+        limit_length(body, room)
         if isinstance(body.get("min_tokens"), int):
             body["min_tokens"] = min(body["min_tokens"], room)
         request = replace(request, body=body)

@@ -30,13 +30,16 @@ def names_of(given_up: str) -> list[str]:
     return [part.partition("=")[0] for part in given_up.split(", ")] if given_up else []
 
 
+def limit_length(body: dict[str, Any], tokens: int) -> None:
+    """Has an answer end after so many tokens, by the name that its client used."""
+    body["max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"] = tokens
+
+
 def _shorter(body: dict[str, Any], request: Request, most: int | None) -> list[str]:
-    asked = request.max_tokens
-    if asked is None and request.kind == "text" and not request.is_endless:
-        asked = DEFAULT_TEXT_TOKENS
+    asked = DEFAULT_TEXT_TOKENS if request.leaves_its_length_open else request.max_tokens
     if most is None or (asked is not None and asked <= most):
         return []
-    body["max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"] = most
+    limit_length(body, most)
     if isinstance(body.get("min_tokens"), int):
         body["min_tokens"] = min(body["min_tokens"], most)
     return [f"max_tokens={most}"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.coverage import DEFAULT_TEXT_TOKENS
+from gateway.coverage import DEFAULT_TEXT_TOKENS, limit_length
 from gateway.journal import Journal
 from gateway.leg import Leg
 from gateway.request import PATHS, Request
@@ -112,7 +112,7 @@ def _most_tokens(journal: Journal) -> int | None:
     A text completion that does not say ends at 16 tokens with vLLM, which tells token ids, and nowhere with llama.cpp.
     """
     request = journal.request
-    if request.max_tokens is not None or request.kind != "text" or request.is_endless:
+    if not request.leaves_its_length_open:
         return request.max_tokens
     if journal.has_all_ids:
         return DEFAULT_TEXT_TOKENS
@@ -153,8 +153,7 @@ def _from_text(journal: Journal, target: Target, most: int | None) -> Leg:
     journal.forget_untold_ids()
     body: Json = {**request.body, "model": target.served_model}
     if most is not None:
-        is_chat_name = body.get("max_completion_tokens") is not None
-        body["max_completion_tokens" if is_chat_name else "max_tokens"] = most - journal.tokens
+        limit_length(body, most - journal.tokens)
     if request.kind == "text":
         body["prompt"] = _text_prompt(request) + journal.said
     else:

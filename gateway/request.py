@@ -95,6 +95,11 @@ class Request:
         return isinstance(limit, int) and limit < 0
 
     @property
+    def leaves_its_length_open(self) -> bool:
+        """Whether it is a text completion that says nothing of its length: its server's default ends it."""
+        return self.kind == "text" and self.max_tokens is None and not self.is_endless
+
+    @property
     def _named_limit(self) -> Any:
         limit = self.body.get("max_completion_tokens")
         return self.body.get("max_tokens") if limit is None else limit
