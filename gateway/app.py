@@ -74,6 +74,7 @@ class Gateway:
         self._store = store
         self.telemetry = Telemetry(self._gauges, self._spans)
         self._models: dict[str, ServedModel] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
         self._is_draining = False
         self._started_at = time()
         self.id = f"{socket.gethostname()}:{os.getpid()}"
@@ -120,6 +121,9 @@ class Gateway:
             await asyncio.to_thread(self._exporter.stop)
         await self._quotas.stop()
         await self._archive.stop()
+        for retiring in self._retiring:
+            retiring.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
         for model in self._models.values():
             await model.stop()
         await self._store.close()
@@ -149,7 +153,9 @@ class Gateway:
         self.callers = Callers(spec.keys, self.callers, self._sharers)
         self._trace()
         for name in [n for n in self._models if n not in spec.models]:
-            await self._models.pop(name).stop()
+            retiring = asyncio.create_task(self._models.pop(name).retire(), name=f"retire {name}")
+            self._retiring.add(retiring)
+            retiring.add_done_callback(self._retiring.discard)
         for name, model in spec.models.items():
             if name in self._models:
                 self._models[name].take(model, spec)

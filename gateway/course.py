@@ -1,10 +1,11 @@
 """One request's way through the pipeline: what was tried, what the client has, and where it goes on."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gateway.context import TooLong
 from gateway.coverage import covered
+from gateway.errors import BadRequest
 from gateway.hedge import Race
 from gateway.journal import Journal
 from gateway.policy.facts import Attempt, Facts, Seam
@@ -49,6 +50,8 @@ class Course:
     """Why the last tier that leaves turns out could not have it."""
     kv_turn: str = ""
     """The name under which the replica acknowledges that the turn is stored; empty where nobody waits for that."""
+    ladder: tuple[str, ...] = ()
+    """The tiers that `facts.lowest_tier` counts."""
     trail: Trail = NO_TRAIL
     span: TraceContext | None = None
     """Of the last attempt, if it is traced."""
@@ -93,6 +96,13 @@ class Course:
         parts = self.asked.lacks, self.given_up, self.lateness
         return ", ".join(filter(None, parts)) if any(parts) else ""
 
+    def keep_to(self, ladder: tuple[str, ...]) -> None:
+        """Counts what the caller accepts in the present ladder, which a reload may have changed."""
+        if self.ladder is not ladder:
+            accepted = self.ladder[: self.facts.lowest_tier + 1]
+            self.facts = replace(self.facts, lowest_tier=lowest_tier(self.asked, ladder, accepted))
+            self.ladder = ladder
+
     def cover(self, gives_up: GivesUp | None) -> None:
         """Answers as much of the request as a tier does that leaves this out; None is all of it. Only as long as the
         client has nothing."""
@@ -117,7 +127,14 @@ class Course:
     def lane(self, race: Race) -> "Course":
         """The same request as one of two that race for the first token."""
         return Course(
-            self.asked, self.facts, Journal(self.asked), self.turn, self.time, race=race, trail=self.trail
+            self.asked,
+            self.facts,
+            Journal(self.asked),
+            self.turn,
+            self.time,
+            race=race,
+            ladder=self.ladder,
+            trail=self.trail,
         )
 
     def take_over(self, lane: "Course") -> None:
@@ -133,3 +150,27 @@ class Course:
         blocked = reply.push(served, frames)
         if blocked is not None:
             await blocked
+
+
+def lowest_tier(request: Request, ladder: Sequence[str], accepted: Sequence[str] = ()) -> int:
+    """The index in `ladder` of the lowest tier that the caller and its key accept; where a reload has taken that one out,
+    of the lowest that is left of those that were `accepted` before.
+
+    Raises:
+        BadRequest: there is no such tier, and never was.
+    """
+    limits = request.degradation, request.lowest_tier or "allow"
+    return min(_lowest_of(limit, ladder, accepted) for limit in limits)
+
+
+def _lowest_of(limit: str, ladder: Sequence[str], accepted: Sequence[str]) -> int:
+    if limit == "allow":
+        return len(ladder) - 1
+    if limit == "never":
+        return 0
+    if limit in ladder:
+        return ladder.index(limit)
+    if not accepted:
+        known = ", ".join(ladder)
+        raise BadRequest(f"x-degradation must be allow, never, or one of {known}", "x-degradation")
+    return max((at for at, tier in enumerate(ladder) if tier in accepted), default=0)

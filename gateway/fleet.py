@@ -26,6 +26,8 @@ class Fleet:
         self.model, self._breaker_spec, self._rng, self._zone = model, breaker, rng, zone
         self.listeners: list[pybreaker.CircuitBreakerListener] = []
         self.tiers: dict[str, Tier] = {}
+        self.ladder: tuple[str, ...] = ()
+        """The names of the tiers in order: another object after each reload."""
         self._removed: dict[str, Tier] = {}
         self._leaving: list[tuple[Tier, Replica]] = []
         self.prefixes = PrefixIndex()
@@ -50,6 +52,7 @@ class Fleet:
             self.place(tier, {})
         for tier in [*self.tiers.values(), *old.values()]:
             tier.changed()
+        self.ladder = tuple(self.tiers)
         self._removed.update(old)
 
     def tier(self, name: str) -> Tier:
@@ -75,6 +78,13 @@ class Fleet:
         if new:
             tier.changed()
         return new
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything runs, or waits to."""
+        tiers = self.tiers.values()
+        runs = any(replica.in_flight for tier in tiers for replica in tier.replicas.values())
+        return runs or any(len(tier.room) for tier in tiers) or bool(self.leaving())
 
     def leaving(self) -> list[tuple[Tier, Replica]]:
         """Replicas that were taken out of their tiers, for as long as they answer something."""

@@ -95,7 +95,7 @@ class Lessons:
             prefill = self.fleet.tier(decision.tier).prefill
             prefill.add(course.facts.fresh_size_bytes, now - permit.since, now)
         if course.has_begun and failed.failure != "deadline":
-            course.seam = Seam(course.first_tier, now, may_change_tier=course.facts.lowest_tier > 0)
+            course.seam = Seam(course.first_tier, now, may_change_tier=course.asked.degradation != "never")
         if isinstance(failed, PushedBack):
             replica.learn(now - permit.since, permit.since, now, was_dropped=True)
             replica.back_off(now + (BACKPRESSURE_S if failed.retry_after_s is None else failed.retry_after_s))

@@ -13,8 +13,8 @@ from time import perf_counter
 from fallback_models.answer import Answerer
 from gateway.attempt import Attempts, Verdict, served_by
 from gateway.context import TooLong
-from gateway.course import Course
-from gateway.errors import BadRequest, ContextTooLong, broken_json
+from gateway.course import Course, lowest_tier
+from gateway.errors import ContextTooLong, broken_json
 from gateway.features import Features
 from gateway.fleet import Fleet
 from gateway.hedge import Race
@@ -79,7 +79,7 @@ class Pipeline:
             request = enriched
         facts = self._facts(request, arrived_at)
         turn = await self.sessions.begin(facts.session, self.fleet.is_lost) if facts.session else NO_TURN
-        course = Course(request, facts, Journal(request), turn, time, trail=trail)
+        course = Course(request, facts, Journal(request), turn, time, ladder=self.fleet.ladder, trail=trail)
         self.budget.earn(time())
         verdict: Verdict = False
         while verdict is False:
@@ -121,9 +121,7 @@ class Pipeline:
             deadline=now + timeout_s,
             priority=request.priority,
             session=request.session if self.route.keeps_sessions else "",
-            lowest_tier=min(
-                self._lowest_tier(request.degradation), self._lowest_tier(request.lowest_tier or "allow")
-            ),
+            lowest_tier=lowest_tier(request, self.fleet.ladder),
             prompt_size_bytes=request.size_bytes,
             max_tokens=request.max_tokens or 0,
             fresh_size_bytes=request.size_bytes - held_bytes,
@@ -132,19 +130,8 @@ class Pipeline:
             weight=request.weight,
         )
 
-    def _lowest_tier(self, degradation: str) -> int:
-        """The index of the lowest tier that the caller accepts."""
-        names = list(self.fleet.tiers)
-        if degradation == "allow":
-            return len(names) - 1
-        if degradation == "never":
-            return 0
-        if degradation not in names:
-            known = ", ".join(names)
-            raise BadRequest(f"x-degradation must be allow, never, or one of {known}", "x-degradation")
-        return names.index(degradation)
-
     def _decide(self, course: Course, now: float) -> Decision:
+        course.keep_to(self.fleet.ladder)
         may_retry = self.budget.balance(now) >= 1.0
         promised, course.promised = course.promised, ""
         snapshot = self.fleet.snapshot(now, may_retry, course.bindings, promised)

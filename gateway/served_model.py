@@ -40,6 +40,8 @@ from state_store.protocol import StateStore
 
 PURSE_SYNC_S = 1.0
 """How often gateways see what the others have claimed of a budget."""
+RETIRED_LOOK_S = 0.5
+"""How often a model that was taken out sees whether it has anything left to do."""
 SETTLE_S = 2.0
 """How long the first probes may hold up the start."""
 
@@ -105,6 +107,15 @@ class ServedModel:
         self.ladder.start()
         self.exercised.start()
         self._sharing = asyncio.create_task(self.prefixes.run(), name="prefixes")
+
+    async def retire(self) -> None:
+        """Of a model that a reload has taken out: finishes what it has, watched as before, and stops."""
+        await self.ladder.stop()
+        try:
+            while self.fleet.is_busy:  # noqa: ASYNC110 - no request should have to tell that it was the last
+                await asyncio.sleep(RETIRED_LOOK_S)
+        finally:
+            await self.stop()
 
     async def stop(self) -> None:
         """Stops watching, and closes what is open."""

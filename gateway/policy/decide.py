@@ -93,11 +93,9 @@ def decide_seam(
     if now >= facts.deadline:
         return Shed("deadline", None, "the deadline passed before the stream could go on")
     tier = next((t for t in snapshot.tiers if t.name == seam.tier), None)
-    if tier is None:
-        return Shed("no_replica", 1.0, "the tier of the stream has been removed")
     if len(attempts) >= limits.max_attempts:
         return Shed("no_replica", 1.0, "no replica could go on with the stream")
-    if not tier.continues:
+    if tier is None or not tier.continues:
         return _other_tier(tier, facts, snapshot, attempts, seam, rng, route)
     context = context_of(facts, tier, snapshot, attempts)
     options = candidates(context, rng)
@@ -119,7 +117,7 @@ def decide_seam(
 
 
 def _other_tier(
-    tier: TierView,
+    tier: TierView | None,
     facts: Facts,
     snapshot: Snapshot,
     attempts: Sequence[Attempt],
@@ -127,10 +125,12 @@ def _other_tier(
     rng: Rng,
     route: Route,
 ) -> Serve | Shed:
-    """A lower tier that goes on with what this one began, where the caller allows it."""
+    """A lower tier that goes on with what this one began, where the caller allows it; for one that a reload has taken
+    out, the best that is left."""
     if not seam.may_change_tier:
         return Shed("no_replica", 1.0, "no replica of the tier is left to go on with the stream")
-    below = snapshot.tiers[snapshot.tiers.index(tier) + 1 : facts.lowest_tier + 1]
+    first = 0 if tier is None else snapshot.tiers.index(tier) + 1
+    below = snapshot.tiers[first : facts.lowest_tier + 1]
     for lower in (t for t in below if t.has_replicas and t.continues and not _declined(t.name, attempts)):
         lower_context = context_of(facts, lower, snapshot, attempts)
         replica = route.pick(candidates(lower_context, rng), lower_context, rng)

@@ -83,9 +83,11 @@ class RunningGateway:
         counts = [t["waiting"] for t in tiers] + [r["in_flight"] for t in tiers for r in t["replicas"]]
         return not any(counts) and not any(status["queue"].values())
 
-    async def reload(self, *tiers: Json, **sections: Any) -> None:
+    async def reload(
+        self, *tiers: Json, models: dict[str, list[Json]] | None = None, **sections: Any
+    ) -> None:
         """Puts a changed config in force."""
-        write_config(self._path, {"chat": list(tiers)}, sections)
+        write_config(self._path, models or {"chat": list(tiers)}, sections)
         await self.gateway.reload(to_gateway_spec(load_config(self._path)))
 
 

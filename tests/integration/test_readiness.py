@@ -104,12 +104,16 @@ async def test_a_replica_that_drains_at_a_reload_finishes_and_gets_nothing_new(
         assert (await engines.a.stats())["requests"] == seen
 
 
-@pytest.mark.parametrize("name", ["primary", "best"], ids=["of a tier that stays", "with its tier"])
+@pytest.mark.parametrize(
+    ("name", "degradation"),
+    [("primary", "never"), ("best", "allow"), ("best", "never")],
+    ids=["of a tier that stays", "with its tier", "with its tier, and no other will do"],
+)
 async def test_a_replica_that_hangs_after_a_reload_took_it_out_is_noticed(
-    engines: Engines, config: Path, name: str
+    engines: Engines, config: Path, name: str, degradation: str
 ) -> None:
-    question = Question(tokens=300)
-    async with serving(config, tier("primary", engines.a, slo=BRISK), canned()) as gateway:
+    question = Question(tokens=300).with_({"x-degradation": degradation})
+    async with serving(config, tier("primary", engines.a, slo=BRISK)) as gateway:
         task = asyncio.create_task(ask(gateway.url, question))
 
         async def decodes() -> bool:
@@ -121,9 +125,63 @@ async def test_a_replica_that_hangs_after_a_reload_took_it_out_is_noticed(
         answer = await asyncio.wait_for(task, 20.0)
         if name == "primary":
             assert_whole(question, answer)
+        elif degradation == "allow":
+            # The simulated engines speak one language, so that a spliced answer reads like an undisturbed one.
+            assert (answer.text, answer.dones) == (question.expected.text, 1)
+            assert answer.spliced
         else:
             assert (len(answer.errors), answer.dones) == (1, 0)
         await all_idle(gateway, engines.b)
+
+
+async def test_a_model_that_a_reload_takes_out_goes_on_with_its_streams_elsewhere(
+    engines: Engines, config: Path
+) -> None:
+    """Those that run and those that wait, though the first one's replica falls silent; then nobody asks it any more."""
+    question = Question(tokens=150)
+    slo = {**BRISK, "ttft_s": 10.0}
+    models = {"chat": [tier("primary", *engines.primary, slo=slo, slots=1)], "other": [canned()]}
+    async with serving(config, models=models, health=OFTEN) as gateway:
+        tasks = [asyncio.create_task(ask(gateway.url, question)) for _ in range(3)]
+
+        async def waits() -> bool:
+            decodes = min([(await engine.stats())["tokens"] for engine in engines.primary]) > 30
+            return decodes and (await gateway.status())["models"]["chat"]["tiers"][0]["waiting"] == 1
+
+        await eventually(waits)
+        await gateway.reload(models={"other": [canned()]})
+        await engines.a.fault(kind="hang")
+        assert (await ask(gateway.url, Question())).status == 404
+        for answer in await asyncio.gather(*tasks):
+            assert_whole(question, answer)
+
+        async def has_retired() -> bool:
+            return not any(task.get_name() == "retire chat" for task in asyncio.all_tasks())
+
+        await eventually(has_retired)
+
+
+async def test_what_a_caller_accepts_is_not_more_after_a_reload_took_a_tier_out(
+    engines: Engines, config: Path
+) -> None:
+    """Who waits for a place and accepts the second tier of three does not get the third because it is the second now."""
+    third = canned("Later.")
+    question = Question(tokens=150).with_({"x-degradation": "second"})
+    async with serving(
+        config, tier("best", engines.b, slots=1), tier("second", engines.a, slots=1), third
+    ) as gateway:
+        tasks = [asyncio.create_task(ask(gateway.url, question)) for _ in range(4)]
+
+        async def waits() -> bool:
+            return sum(t["waiting"] for t in (await gateway.status())["models"]["chat"]["tiers"]) == 2
+
+        await eventually(waits)
+        await gateway.reload(tier("second", engines.a, slots=1), third)
+        answers = await asyncio.gather(*tasks)
+        for answer in answers:
+            assert_whole(question, answer)
+        assert "canned" not in {answer.headers["x-served-tier"] for answer in answers}
+        await all_idle(gateway, engines.a, engines.b)
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])

@@ -112,7 +112,9 @@ def test_gives_up_after_as_many_attempts_without_progress_as_a_request_has() -> 
     assert decision.reason == "no_replica"
 
 
-def test_a_tier_that_a_reload_took_away() -> None:
-    decision = run(ladder(tier("small", S)), FAILED_A)
-    assert isinstance(decision, Shed)
-    assert decision.reason == "no_replica"
+def test_what_is_left_goes_on_for_a_tier_that_a_reload_took_away() -> None:
+    left = ladder(own("cached"), tier("small", S))
+    assert run(left, FAILED_A) == Serve("small", S, "no_replica")
+    refused = run(left, FAILED_A, may_change_tier=False)
+    assert isinstance(refused, Shed)
+    assert refused.reason == "no_replica"
