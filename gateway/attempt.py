@@ -89,7 +89,8 @@ class Attempts:
             result = "rejected"
             return await self._rejected(course, served, rejected, reply)
         except CannotContinue as reason:
-            return Shed("no_replica", None, str(reason))
+            # Where a replica tells no token ids, only its tokenizer knows by now that none is missing.
+            return False if course.has_all_tokens else Shed("no_replica", None, str(reason))
         except ExchangeFailed as failed:
             outcome, result = outcome_of(failed), failed.failure
             self.lessons.failed(course, decision, permit, failed, tokens_before)
@@ -230,13 +231,15 @@ class Attempts:
 
     def _has_others(self, course: Course, replica: Replica) -> bool:
         """Whether another replica could be asked, of any tier that the caller accepts; or go on, once the answer has begun."""
+        course.keep_to(self.fleet.ladder)
         now, tried = course.time(), {replica.replica, *(attempt.replica for attempt in course.attempts)}
         tiers = list(self.fleet.tiers.values())[: course.facts.lowest_tier + 1]
         if course.has_begun:
             if course.request.inexact_because:
                 return False
-            own_and_lower = dropwhile(lambda tier: tier.name != course.first_tier, tiers)
-            tiers = [tier for tier in own_and_lower if tier.spec.resume != "none"]
+            if course.first_tier in self.fleet.tiers:
+                tiers = list(dropwhile(lambda tier: tier.name != course.first_tier, tiers))
+            tiers = [tier for tier in tiers if tier.spec.resume != "none"]
         # Where one pauses because all do, as on one machine, there is nowhere better.
         least_s = replica.silence_s(now) / 2
         return any(

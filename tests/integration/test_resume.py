@@ -322,6 +322,22 @@ async def test_an_answer_that_has_all_its_tokens_is_ended_without_a_replica(
             assert two.requests == 0
 
 
+@STREAMED
+async def test_an_answer_without_token_ids_is_ended_once_its_tokens_are_counted(
+    config: Path, stream: bool
+) -> None:
+    """All of them came in one event, so that only a tokenizer knows that none is missing."""
+    question = Question("text", stream, 3)
+    whole = _event(question.expected.text, 0, token_ids=None)
+    async with scripted() as one, EngineProcess(token_ms=1, token_ids="ignored") as two:
+        one.pieces = [whole]
+        async with serving(config, tier("primary", one.url, two, probe=None), **AS_OFTEN) as gateway:
+            while not one.requests:
+                answer = await ask(gateway.url, question)
+                assert (answer.text, answer.errors) == (question.expected.text, [])
+                assert (answer.finish_reasons, answer.dones) == (["length"], stream)
+
+
 # many breaks in one answer
 
 
