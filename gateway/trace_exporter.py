@@ -71,8 +71,16 @@ class TraceExporter(Backlog[_Packed]):
         if len(self._waiting) >= self._most:
             self.dropped += len(trails)
         elif trails:
-            # The wall clock as it is now: it may have been set since the last ones.
-            self._waiting.append((len(trails), spans_of(trails, time_ns() - perf_counter_ns())))
+            try:
+                # The wall clock as it is now: it may have been set since the last ones.
+                spans = spans_of(trails, time_ns() - perf_counter_ns())
+            except (
+                Exception
+            ) as error:  # what can't be told of requests must not fail the one that ends just now
+                self.dropped += len(trails)
+                log.warning("the spans of %d requests can't be made: %r", len(trails), error)
+            else:
+                self._waiting.append((len(trails), spans))
 
     def _work_off(self) -> None:
         self._pack()

@@ -44,3 +44,13 @@ def test_what_may_not_wait_is_counted_request_by_request() -> None:
     for number in range(WAITING + 2 * TOGETHER):
         exporter.take(trail(number))
     assert exporter.dropped == 2 * TOGETHER
+
+
+def test_what_can_t_be_told_of_a_request_fails_none() -> None:
+    exporter = TraceExporter(TracingSpec(url="http://127.0.0.1:9"))
+    odd = trail(0)
+    odd.steps = [Step("decide", float("nan"), 100.1, "primary")]
+    for made in [odd, *map(trail, range(1, TOGETHER))]:
+        exporter.take(made)
+    assert exporter.dropped == TOGETHER
+    exporter.take(trail(TOGETHER))
