@@ -37,7 +37,7 @@ class RedisStateStore:
         at = parse_redis_url(url) if isinstance(url, str) else url
         self._timeout_s = at.timeout_s if timeout_s is None else timeout_s
         self._wait_replicas = at.wait_replicas
-        self._servers = servers or servers_of(at)
+        self._servers = servers or servers_of(at, self._timeout_s)
         self._now = now
 
     async def get(self, group: str, key: str) -> bytes | None:

@@ -20,6 +20,7 @@ from state_store.protocol import StateStoreUnavailable
 from state_store.redis_url import RedisUrl, Server
 
 LOOK_UP_WITHIN_S = 0.5
+"""At least; as long as a call may take, where that is more."""
 LOOK_AGAIN_S = 1.0
 """How old what Sentinels said may be while all goes well."""
 LOOK_IN_DOUBT_S = 0.1
@@ -53,11 +54,12 @@ class Servers(Protocol):
     async def close(self) -> None: ...
 
 
-def servers_of(url: RedisUrl) -> Servers:
-    """The servers behind a URL; opens no connection yet."""
+def servers_of(url: RedisUrl, timeout_s: float) -> Servers:
+    """The servers behind a URL, each call to which may take so long; opens no connection yet."""
+    within_s = max(LOOK_UP_WITHIN_S, timeout_s)
     if url.kind == "sentinel":
-        return BehindSentinels(url)
-    return InCluster(url) if url.kind == "cluster" else OneServer(url)
+        return BehindSentinels(url, within_s)
+    return InCluster(url, within_s) if url.kind == "cluster" else OneServer(url)
 
 
 def open_client(server: Server, login: Mapping[str, Any]) -> Any:
@@ -121,10 +123,12 @@ class OneServer:
 
 
 class _Clients:
-    """One client for each server, and a lookup of addresses that runs once at a time."""
+    """One client for each server, and a lookup of addresses that runs once at a time and takes so long at most."""
 
-    def __init__(self, login: Mapping[str, Any], look_up: Callable[[], Awaitable[None]]) -> None:
-        self._login, self._look_up = login, look_up
+    def __init__(
+        self, login: Mapping[str, Any], look_up: Callable[[], Awaitable[None]], within_s: float
+    ) -> None:
+        self._login, self._look_up, self._within_s = login, look_up, within_s
         self._clients: dict[Server, Any] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -170,7 +174,7 @@ class _Clients:
     async def _look(self) -> None:
         try:
             with suppress(TimeoutError, RedisError, OSError):
-                async with asyncio.timeout(LOOK_UP_WITHIN_S):
+                async with asyncio.timeout(self._within_s):
                     await self._look_up()
         finally:
             self.tell()
@@ -188,10 +192,11 @@ class _Clients:
 class BehindSentinels:
     """The master that most recent agreement of the Sentinels names."""
 
-    def __init__(self, url: RedisUrl) -> None:
+    def __init__(self, url: RedisUrl, within_s: float) -> None:
+        self._wait_s = within_s / 2
         self._name = url.master
         self._sentinels = [open_client(server, url.sentinel_login) for server in url.servers]
-        self._clients = _Clients(url.login, self._look_up)
+        self._clients = _Clients(url.login, self._look_up, within_s)
         self._master: Server | None = None
 
     def place_of(self, key: str) -> str:
@@ -219,7 +224,7 @@ class BehindSentinels:
         """Asks all at once, as the first may be frozen; the newest agreement counts, as one may be cut off from it."""
         asked = [asyncio.ensure_future(self._ask(sentinel)) for sentinel in self._sentinels]
         try:
-            await asyncio.wait(asked, timeout=LOOK_UP_WITHIN_S / 2)
+            await asyncio.wait(asked, timeout=self._wait_s)
             told = [answer for task in asked if task.done() and (answer := task.result()) is not None]
         finally:
             for task in asked:
@@ -247,9 +252,9 @@ class BehindSentinels:
 class InCluster:
     """The node that serves a key's slot, as the nodes themselves say."""
 
-    def __init__(self, url: RedisUrl) -> None:
+    def __init__(self, url: RedisUrl, within_s: float) -> None:
         self._seeds = url.servers
-        self._clients = _Clients(url.login, self._look_up)
+        self._clients = _Clients(url.login, self._look_up, within_s)
         self._slots: dict[int, Server] = {}
 
     def place_of(self, key: str) -> str:

@@ -17,6 +17,7 @@ from state_store.open import open_state_store
 from state_store.patience import within
 from state_store.protocol import StateStore, StateStoreUnavailable
 from state_store.redis import RedisStateStore
+from state_store.redis_servers import LOOK_UP_WITHIN_S
 from state_store.script import Fields, Script
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -160,6 +161,21 @@ async def _migrate(
     assert (await store.run(COUNT, "s", "0", [], ttl_s=60)).values == [b"3"]
     for node in (other, home):
         await node.ask("CLUSTER", "SETSLOT", slot, "NODE", names[1])
+
+
+async def test_who_gives_calls_time_gives_it_to_the_first_look_up_too(cluster: Cluster) -> None:
+    store = RedisStateStore(cluster.url, timeout_s=PATIENT_S)
+    for node in cluster.nodes:
+        node.freeze()
+    try:
+        asked = asyncio.create_task(store.get("g", "nothing"))
+        done, _ = await asyncio.wait([asked], timeout=1.3 * LOOK_UP_WITHIN_S)
+        assert not done
+    finally:
+        for node in cluster.nodes:
+            node.thaw()
+    assert await asked is None
+    await store.close()
 
 
 async def test_one_frozen_node_of_a_cluster_leaves_the_others_in_use(cluster: Cluster) -> None:
