@@ -200,6 +200,34 @@ def kv_restore(
         raise typer.Exit(EXIT_CLAIM_FAILED)
 
 
+@app.command("kv-codecs")
+def kv_codecs(
+    model: Annotated[Path, typer.Option(help="A model's folder, for vLLM on the CPU.")] = Path(
+        "models/smollm2-135m"
+    ),
+    prompts: Annotated[int, typer.Option(min=1)] = 12,
+    only: Annotated[
+        list[str] | None, typer.Option("--codec", help="none, lz4, int8 or fp8; all without.")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Make KV blocks smaller in each way, on two real vLLM servers: bytes, time to restore, and whether answers change."""
+    import asyncio
+    from typing import cast, get_args
+
+    from deploy.bench_kv_codecs import run
+    from state_store.kv.block_format import Codec
+
+    if unknown := set(only or ()) - set(get_args(Codec)):
+        typer.echo(f"no codec {', '.join(sorted(unknown))}; there is {', '.join(get_args(Codec))}", err=True)
+        raise typer.Exit(EXIT_WRONG_OPTION)
+    codecs = cast(list[Codec], only or list(get_args(Codec)))
+    rows = asyncio.run(run(model, codecs, prompts, typer.echo))
+    _write_json(json, rows)
+    if not all(row.is_as_wanted for row in rows):
+        raise typer.Exit(EXIT_CLAIM_FAILED)
+
+
 def _write_json(path: Path | None, content: object) -> None:
     if path is None:
         return

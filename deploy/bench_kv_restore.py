@@ -9,7 +9,7 @@ from pathlib import Path
 from deploy.bench_kv_cost import overhead
 from deploy.bench_kv_engines import ask, random_prompt
 from deploy.bench_kv_kills import between_turns, in_a_stream, phases, spent_in
-from deploy.bench_kv_rig import Bench, Found, Lengths, in_ms, running_bench
+from deploy.bench_kv_rig import Bench, Found, Lengths, in_ms, median, running_bench
 
 LENGTHS = (128, 256, 512, 1024, 2000)
 SHORT_TOKENS = 64
@@ -67,9 +67,10 @@ async def next_turn(bench: Bench, rounds: int) -> None:
         for times, one_told in zip((warm, restored, computed), told, strict=True):
             times.append(one_told.ttft_s)
     bench.say(
-        f"  next turn after 1,200 tokens: warm {in_ms(warm)}, restored {in_ms(restored)}, computed {in_ms(computed)}"
+        f"  next turn after 1,200 tokens: warm {in_ms(warm)}, restored {in_ms(restored)} "
+        f"({median(restored) / median(warm):.2f} times), computed {in_ms(computed)}"
     )
-    bench.claim_as_warm(restored, warm, computed)
+    bench.claim_restored(restored, computed)
 
 
 async def run(model: Path, rounds: int, parts: Collection[str], say: Callable[[str], None]) -> Found:

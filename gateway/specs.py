@@ -119,8 +119,8 @@ class KvSpec(Spec):
     """Of all blocks in the store, of all replicas together."""
     ttl_s: Seconds = 3600.0
     """How long a block stays that nobody uses."""
-    compression: Literal["none", "lz4"] = "none"
-    """Without loss; pays where the link is slow."""
+    compression: Literal["none", "lz4", "int8", "fp8"] = "none"
+    """`lz4` is without loss; `int8` and `fp8` keep one byte an element. It pays where the link is slow."""
     connections: Annotated[int, Field(ge=1, le=16)] = 2
     """Of each replica, that load at once."""
 

@@ -24,7 +24,9 @@ from replicas.kv.scheduler_side import Scheduled, SchedulerSide
 from replicas.kv.settings import received, url_of
 from replicas.kv.step_plan import Loaded, StepPlan
 from replicas.kv.worker_side import StepReport, WorkerSide
+from state_store.kv.block_format import LOSSY
 from state_store.kv.block_store import BlockStore
+from state_store.kv.quantised import can_quantise
 
 _log = logging.getLogger("vllm.graceway.kv")
 
@@ -80,7 +82,11 @@ class GracewayKvConnector(KVConnectorBase_V1):
         )
 
     def _fingerprint(self, rank: int) -> bytes:
-        return fingerprint({**_facts(self._vllm_config, self._kv_cache_config), "rank": rank})
+        facts = {**_facts(self._vllm_config, self._kv_cache_config), "rank": rank}
+        if self._settings.compression in LOSSY:
+            # Who keeps blocks without loss is given none that has lost something.
+            facts["loss"] = self._settings.compression
+        return fingerprint(facts)
 
     # The worker's side, in the order in which a step calls it.
 
@@ -88,6 +94,8 @@ class GracewayKvConnector(KVConnectorBase_V1):
         if not self._is_on:
             return
         cache = PagedCache(list(kv_caches.values()), self._kv_cache_config.num_blocks)
+        if self._settings.compression in LOSSY and not can_quantise(cache.block_bytes, cache.dtype):
+            _log.warning("KV blocks of %s are kept as they are", cache.dtype)
         rank = self._vllm_config.parallel_config.rank
         store = BlockStore(url_of(), self._settings.budget)
         self._worker = WorkerSide(cache, store, self._fingerprint(rank), self._settings)

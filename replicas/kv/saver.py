@@ -13,7 +13,7 @@ from typing import Any
 
 from replicas.kv.paged_cache import PagedCache, Rows
 from replicas.kv.step_plan import Ended, Transfer
-from state_store.kv.block_format import HEAD_BYTES, BlockId, Codec, pack
+from state_store.kv.block_format import BlockId, Codec, pack, stored_bytes
 from state_store.kv.block_store import BlockStore, BlocksUnavailable, Outgoing
 from state_store.kv.budget import Use
 
@@ -53,6 +53,7 @@ class Saver:
     ) -> None:
         self._cache, self._store, self._fingerprint, self._count = cache, store, fingerprint, count
         self._codec, self._acknowledges, self._most_blocks = codec, acknowledges, most_blocks
+        self._stored_bytes = stored_bytes(cache.block_bytes, codec, cache.dtype)
         self._queue: deque[_Job | Ended] = deque()
         self._changed = threading.Condition()
         self._current: _Job | None = None
@@ -181,7 +182,7 @@ class Saver:
     def _write(self, blocks: list[BlockId], rows: Rows) -> None:
         outgoing = []
         for block, row in zip(blocks, rows, strict=False):
-            head, payload = pack(block, memoryview(row), self._codec)
+            head, payload = pack(block, memoryview(row), self._codec, self._cache.dtype)
             outgoing.append(Outgoing(block, head, payload))
         written = self._store.store(outgoing)
         self._count("saved_blocks", sum(written))
@@ -190,7 +191,7 @@ class Saver:
         )
 
     def _use(self, block: BlockId, depth: int) -> Use:
-        return Use(block.key, HEAD_BYTES + self._cache.block_bytes, depth)
+        return Use(block.key, self._stored_bytes, depth)
 
     def _acknowledge(self, ended: Ended) -> None:
         """Says that the turn is stored, if all of it is."""

@@ -4,22 +4,43 @@ The head holds what the key holds, so that a value that sits at a wrong key, is 
 changed is told from a good one: it is a miss. Head, little endian, 80 bytes:
 
     magic 4 · version u16 · codec u16 · fingerprint 16 · raw size u64 · stored size u64 · checksum u64 · block hash 32
+
+The codec's upper byte is the dtype of a block that was quantised.
 """
 
 import struct
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import lz4.frame
 import xxhash
 
+from state_store.kv.quantised import (
+    ITEM_BYTES,
+    Lossy,
+    can_quantise,
+    dequantise,
+    quantise,
+    quantised_bytes,
+)
+
+BLOCK_KEYS = b"graceway:kv:*"
+"""What all blocks' keys look like."""
 MAGIC = b"GWKV"
 VERSION = 1
 HEAD = struct.Struct("<4sHH16sQQQ32s")
 HEAD_BYTES = HEAD.size
 
-Codec = Literal["none", "lz4"]
-_CODECS: dict[Codec, int] = {"none": 0, "lz4": 1}
+Codec = Literal["none", "lz4", "int8", "fp8"]
+LOSSY: tuple[Lossy, ...] = get_args(Lossy)
+_NONE, _LZ4 = 0, 1
+_QUANTISED = {
+    kind + (number << 8): (codec, dtype)
+    for kind, codec in enumerate(LOSSY, 2)
+    for number, dtype in enumerate(ITEM_BYTES, 1)
+}
+"""What was quantised how, by its number in the head."""
+_NUMBERS = {quantised: number for number, quantised in _QUANTISED.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +57,33 @@ class BlockId:
         return b"graceway:kv:%s:%s" % (self.fingerprint.hex().encode(), self.block_hash.hex().encode())
 
 
-def pack(block: BlockId, raw: memoryview, codec: Codec = "none") -> tuple[bytes, memoryview]:
-    """The head and the payload that store `raw`; the payload is `raw` itself unless it is compressed."""
-    payload = raw if codec == "none" else memoryview(lz4.frame.compress(raw, store_size=False))
-    if codec != "none" and len(payload) >= len(raw):
+def pack(block: BlockId, raw: memoryview, codec: Codec = "none", dtype: str = "") -> tuple[bytes, memoryview]:
+    """The head and the payload that store `raw`; the payload is `raw` itself unless it is compressed. `dtype` is what a codec
+    with loss takes its elements for."""
+    number, payload = _NONE, raw
+    if codec == "lz4":
+        number, payload = _LZ4, memoryview(lz4.frame.compress(raw, store_size=False))
+    elif codec != "none" and can_quantise(len(raw), dtype):
+        quantised = quantise(raw, codec, dtype)
+        if quantised is not None:
+            number, payload = _NUMBERS[codec, dtype], quantised
+    if len(payload) >= len(raw):
         # What does not shrink is kept as it is.
-        codec, payload = "none", raw
-    return head(block, len(raw), payload, codec), payload
+        number, payload = _NONE, raw
+    return _head(block, len(raw), payload, number), payload
 
 
-def head(block: BlockId, raw_bytes: int, payload: memoryview, codec: Codec = "none") -> bytes:
+def stored_bytes(raw_bytes: int, codec: Codec, dtype: str) -> int:
+    """What a block of so many bytes takes in the store, with its head; at most, where that depends on what it holds."""
+    is_quantised = codec in LOSSY and can_quantise(raw_bytes, dtype)
+    return HEAD_BYTES + (quantised_bytes(raw_bytes, dtype) if is_quantised else raw_bytes)
+
+
+def _head(block: BlockId, raw_bytes: int, payload: memoryview, codec: int) -> bytes:
     return HEAD.pack(
         MAGIC,
         VERSION,
-        _CODECS[codec],
+        codec,
         block.fingerprint,
         raw_bytes,
         len(payload),
@@ -65,28 +99,30 @@ def unpack(block: BlockId, value: memoryview, raw: memoryview) -> str:
     """
     if len(value) < HEAD_BYTES:
         return "truncated"
-    magic, version, codec, fingerprint, raw_bytes, stored_bytes, checksum, block_hash = HEAD.unpack_from(
+    magic, version, codec, fingerprint, raw_bytes, payload_bytes, checksum, block_hash = HEAD.unpack_from(
         value
     )
-    if magic != MAGIC or version != VERSION or codec not in _CODECS.values():
+    if magic != MAGIC or version != VERSION or not (codec in (_NONE, _LZ4) or codec in _QUANTISED):
         return "foreign"
     if fingerprint != block.fingerprint or block_hash != _padded(block.block_hash):
         return "foreign"
     if raw_bytes != len(raw):
         return "foreign"
     payload = value[HEAD_BYTES:]
-    if stored_bytes != len(payload) or (codec == _CODECS["none"] and stored_bytes != raw_bytes):
+    if payload_bytes != len(payload) or (codec == _NONE and payload_bytes != raw_bytes):
         return "truncated"
     if checksum != _checksum(payload):
         return "corrupted"
-    if codec == _CODECS["lz4"]:
+    if codec == _LZ4:
         return _decompress(payload, raw)
+    if codec in _QUANTISED:
+        return "" if dequantise(payload, raw, *_QUANTISED[codec]) else "corrupted"
     return ""
 
 
 def is_compressed(value: memoryview) -> bool:
     """Whether a value that `unpack` found good was compressed, so that its block lies in `raw`."""
-    return bool(HEAD.unpack_from(value)[2] != _CODECS["none"])
+    return bool(HEAD.unpack_from(value)[2] != _NONE)
 
 
 def _decompress(payload: memoryview, raw: memoryview) -> str:

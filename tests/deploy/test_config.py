@@ -324,11 +324,6 @@ BAD = {
         "c.yaml:7: KV blocks need a Redis, and the state store is memory. "
         "Set state_store.url to embedded or redis://…, or kv.strategy to recompute",
     ),
-    "KV blocks made smaller": (
-        tier("backend: vllm\n        model: m\n        kv: {strategy: sync, compression: fp8}"),
-        "c.yaml:6: compression 'fp8' is not supported yet. "
-        "Write none or lz4; for smaller blocks, start the engine with --kv-cache-dtype fp8",
-    ),
     "no such picker": (
         "routing:\n  picker: worst\n" + tier("backend: canned"),
         "c.yaml:2: there is no routing policy 'worst'. "

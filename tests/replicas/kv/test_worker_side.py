@@ -9,8 +9,23 @@ import torch
 
 from replicas.kv.settings import KvSettings
 from replicas.kv.step_plan import Ended, StepPlan, Transfer
+from state_store.kv.block_format import HEAD_BYTES, Codec
+from state_store.kv.budget import BYTES
 from state_store.kv.turn import turn_key
-from tests.replicas.kv.rig import BLOCKS, Rig, hashes, key, received, settled, tensors, until
+from tests.replicas.kv.rig import (
+    BLOCKS,
+    CHANNELS,
+    HEADS,
+    LAYERS,
+    TOKENS,
+    Rig,
+    hashes,
+    key,
+    received,
+    settled,
+    tensors,
+    until,
+)
 
 COUNT = 24
 HASHES = hashes(COUNT)
@@ -49,6 +64,29 @@ def test_another_replica_gets_the_same_bits(rig: Rig, dtype: torch.dtype, compre
     assert good_blocks(source, target) == set(range(COUNT))
     untouched = set(range(BLOCKS)) - set(TARGET)
     assert all(not layer[list(untouched)].any() for layer in target)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("codec", "loss"), [("int8", 0.005), ("fp8", 0.04)])
+def test_with_loss_another_replica_gets_almost_the_same(
+    rig: Rig, dtype: torch.dtype, codec: Codec, loss: float
+) -> None:
+    """In a quarter or half of the room, which is what the budget counts."""
+    settings = KvSettings(compression=codec)
+    source, target = tensors(1, dtype), tensors(None, dtype)
+    one, other = rig.worker(source, settings), rig.worker(target, settings)
+    one.after_step(StepPlan(saves=[saving()]))
+    settled(one)
+    other.begin_loads(StepPlan(loads=[loading()]))
+    assert received(other, "q").failed_blocks == set()
+    for before, after in zip(source, target, strict=True):
+        given, got = before[list(SOURCE)].float(), after[list(TARGET)].float()
+        assert (given - got).abs().max() <= loss * given.abs().max()
+        assert got.abs().max() > 0
+    elements = COUNT * LAYERS * HEADS * TOKENS * CHANNELS
+    size_bytes = elements + 2 * elements // 32 + COUNT * HEAD_BYTES
+    assert one.take_counts()["saved_bytes"] == size_bytes
+    assert int(rig.redis().get(BYTES) or 0) == size_bytes
 
 
 def test_it_is_written_once_and_by_whoever_comes_first(rig: Rig) -> None:

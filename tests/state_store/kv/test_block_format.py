@@ -1,18 +1,34 @@
 """What is stored is told from everything else: cut, flipped, foreign, of another version."""
 
+import struct
 from random import Random
+from typing import get_args
 
 import pytest
 
-from state_store.kv.block_format import HEAD, HEAD_BYTES, BlockId, Codec, is_compressed, pack, unpack
+from state_store.kv.block_format import (
+    HEAD,
+    HEAD_BYTES,
+    LOSSY,
+    BlockId,
+    Codec,
+    is_compressed,
+    pack,
+    stored_bytes,
+    unpack,
+)
 
 BLOCK = BlockId(b"f" * 16, b"h" * 32)
 RAW = memoryview(bytes(range(256)) * 16)
 COMPRESSIBLE = memoryview(bytes(4096))
+EXACT = memoryview(struct.pack("<1024f", *[127.0, *range(-15, 16)] * 32))
+"""Numbers that int8 keeps as they are."""
 
 
-def stored(codec: Codec = "none", raw: memoryview = RAW, block: BlockId = BLOCK) -> bytes:
-    head, payload = pack(block, raw, codec)
+def stored(
+    codec: Codec = "none", raw: memoryview = RAW, block: BlockId = BLOCK, dtype: str = "float32"
+) -> bytes:
+    head, payload = pack(block, raw, codec, dtype)
     return head + bytes(payload)
 
 
@@ -37,6 +53,25 @@ def test_lz4_gives_back_every_byte() -> None:
     assert is_compressed(memoryview(value))
     assert unpack(BLOCK, memoryview(value), memoryview(raw)) == ""
     assert raw == COMPRESSIBLE
+
+
+def test_who_reads_a_quantised_block_needs_not_know_how_it_was_kept() -> None:
+    value, raw = stored("int8", EXACT), bytearray(len(EXACT))
+    assert len(value) == stored_bytes(len(EXACT), "int8", "float32") < len(EXACT) // 3
+    assert is_compressed(memoryview(value))
+    assert unpack(BLOCK, memoryview(value), memoryview(raw)) == ""
+    assert raw == EXACT
+
+
+@pytest.mark.parametrize("codec", LOSSY)
+@pytest.mark.parametrize(
+    ("raw", "dtype"),
+    [(EXACT, "float8_e4m3fn"), (memoryview(b"\xff" * 4096), "float32"), (RAW[:100], "float32")],
+)
+def test_what_can_t_be_quantised_is_kept_as_it_is(codec: Codec, raw: memoryview, dtype: str) -> None:
+    value = stored(codec, raw, dtype=dtype)
+    assert value[HEAD_BYTES:] == bytes(raw)
+    assert check(value, len(raw)) == ""
 
 
 def test_what_does_not_shrink_is_kept_as_it_is() -> None:
@@ -66,9 +101,9 @@ def test_what_is_not_the_block_is_a_miss(value: bytes, verdict: str) -> None:
     assert check(value) == verdict
 
 
-@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("codec", get_args(Codec))
 def test_any_flipped_bit_is_a_miss(codec: Codec) -> None:
-    raw, rng = memoryview(bytes(2000) + bytes(range(256)) * 8), Random(7)
+    raw, rng = memoryview(bytes(2000) + bytes(range(64)) * 33), Random(7)
     good = stored(codec, raw)
     for _ in range(500):
         value = bytearray(good)
