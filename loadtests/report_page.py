@@ -207,7 +207,7 @@ def _kills(runs: Runs) -> str:
 
 def _store(runs: Runs) -> str:
     head = (
-        "store is", "asked", "failed", "p99 ms, no session", "p99 ms, session", "more", "turns kept locally",
+        "store is", "asked", "failed", "p99 ms, no session", "p99 ms, session", "more, middle of rounds", "turns kept locally",
     )  # fmt: skip
     rows = [
         (
