@@ -26,6 +26,13 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(plan.app, name="plan")
 drill_cli.add_to(app)
 
+LookingKey = Annotated[
+    str | None,
+    typer.Option(
+        envvar=["GRACEWAY_ADMIN_KEY", "GRACEWAY_KEY"],
+        help="If the gateway wants one: a caller's, or the admin key.",
+    ),
+]
 ConfigFile = Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="The YAML config.")]
 
 
@@ -103,12 +110,13 @@ def up(config: ConfigFile) -> None:
 def status(
     url: Annotated[str, typer.Option(help="The gateway's address.")] = "http://127.0.0.1:8000",
     as_json: Annotated[bool, typer.Option("--json", help="The same as data.")] = False,
+    key: LookingKey = None,
 ) -> None:
     """Show a running gateway: tiers, replicas, breakers, queue, sessions."""
     from deploy.status_view import StatusUnavailable, fetch_status, render_status
 
     try:
-        report = fetch_status(url)
+        report = fetch_status(url, key)
     except StatusUnavailable as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(EXIT_UNREACHABLE) from None
@@ -123,13 +131,14 @@ def status(
 @app.command()
 def top(
     url: Annotated[str, typer.Option(help="The gateway's address.")] = "http://127.0.0.1:8000",
+    key: LookingKey = None,
 ) -> None:
     """Show what `status` shows, live: who serves, what is given up and why. `q` or Ctrl-C ends it."""
     from deploy.status_view import StatusUnavailable
     from deploy.top import watch
 
     try:
-        watch(url)
+        watch(url, key)
     except StatusUnavailable as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(EXIT_UNREACHABLE) from None
@@ -142,9 +151,7 @@ def report(
     hours: Annotated[float, typer.Option(min=0.01, max=6, help="How far back.")] = 6.0,
     every: Annotated[bool, typer.Option("--all", help="All incidents, not only the latest.")] = False,
     folder: Annotated[Path, typer.Option("--out", help="Where the files go.")] = Path("build/incidents"),
-    key: Annotated[
-        str | None, typer.Option(envvar="GRACEWAY_ADMIN_KEY", help="If the gateway wants one.")
-    ] = None,
+    key: LookingKey = None,
 ) -> None:
     """Write what happened in an incident: timeline, shares, what was given up, what to change."""
     from deploy.report import report as write_reports

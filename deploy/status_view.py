@@ -33,8 +33,10 @@ def fetch_json(url: str, path: str, key: str | None = None) -> dict[str, Any]:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         request = urllib.request.Request(url.rstrip("/") + path, headers=headers)
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=_context()) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=client_context()) as answer:
             report = json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise StatusUnavailable(_refusal(url, error.code, key)) from error
     except ValueError as error:
         raise StatusUnavailable(f"{url} is no gateway's address, or answers no status ({error})") from error
     except (urllib.error.URLError, OSError) as error:
@@ -45,7 +47,16 @@ def fetch_json(url: str, path: str, key: str | None = None) -> dict[str, Any]:
     return report
 
 
-def _context() -> ssl.SSLContext | None:
+def _refusal(url: str, status: int, key: str | None) -> str:
+    """What an answer other than 200 means: a gateway that wants a key runs."""
+    if status == 401 and key:
+        return f"the gateway at {url} runs, and does not know this key. Give one of its `keys`, or its `admin_key`"
+    if status == 401:
+        return f"the gateway at {url} runs, and wants a key: --key KEY, or GRACEWAY_KEY in the environment"
+    return f"no gateway answers at {url} (what is there answers {status}). Name one with --url"
+
+
+def client_context() -> ssl.SSLContext | None:
     """With the certificate of whoever asks; None without one."""
     certificate = os.environ.get(CLIENT_CERT)
     if certificate is None:

@@ -11,7 +11,7 @@ import termios
 import time
 import tty
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import pairwise
@@ -24,7 +24,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from deploy.status_view import TIMEOUT_S, StatusUnavailable, fetch_status
+from deploy.status_view import TIMEOUT_S, StatusUnavailable, client_context, fetch_status
 from gateway.events import in_words
 
 EVERY_S = 1.0
@@ -229,16 +229,21 @@ def _span(seconds: float) -> str:
 class StatusReader:
     """Reads `/status` over one kept connection, so that one worker of several is followed."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url)
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._path = parts.path.rstrip("/") + "/status"
-        self._connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        host = parts.hostname or ""
+        self._connection = (
+            HTTPSConnection(host, parts.port, timeout=TIMEOUT_S, context=client_context())
+            if parts.scheme == "https"
+            else HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
+        )
 
     def read(self) -> Report:
         """Raises StatusUnavailable."""
         try:
-            self._connection.request("GET", self._path)
+            self._connection.request("GET", self._path, headers=self._headers)
             answer = self._connection.getresponse()
             body = answer.read()
             if answer.status != 200:
@@ -248,6 +253,9 @@ class StatusReader:
             self._connection.close()
             raise StatusUnavailable(str(error) or type(error).__name__) from error
         return report
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 class _Keys:
@@ -280,23 +288,24 @@ class _Keys:
         return False
 
 
-def watch(url: str, console: Console | None = None) -> None:
+def watch(url: str, key: str | None = None, console: Console | None = None) -> None:
     """Shows the gateway until `q` or Ctrl-C. Where standard output is no terminal: once.
 
     Raises:
         StatusUnavailable: nothing answers there at the start; later that is shown.
     """
     console = console or Console()
-    report: Report = fetch_status(url)
+    report: Report = fetch_status(url, key)
     if not console.is_terminal:
         console.print(frame(url, report, console.width))
         return
     with (
         _ends_on_interrupt(),
         _Keys() as keys,
+        closing(StatusReader(url, key)) as reader,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
-        _follow(url, report, console, keys, live)
+        _follow(url, reader, report, console, keys, live)
 
 
 @contextmanager
@@ -307,8 +316,10 @@ def _ends_on_interrupt() -> Iterator[None]:
         return
 
 
-def _follow(url: str, report: Report, console: Console, keys: _Keys, live: Live) -> None:
-    reader, lost, seen_at = StatusReader(url), "", time.monotonic()
+def _follow(
+    url: str, reader: StatusReader, report: Report, console: Console, keys: _Keys, live: Live
+) -> None:
+    lost, seen_at = "", time.monotonic()
     while True:
         live.update(frame(url, report, console.width, lost), refresh=True)
         if keys.is_quit_within(EVERY_S):

@@ -1,5 +1,6 @@
-"""Who may administer a gateway."""
+"""Who may administer a gateway, and who may look at it."""
 
+from base64 import b64decode
 from hmac import compare_digest
 from ipaddress import ip_address
 
@@ -15,12 +16,28 @@ def may_administer(authorization: str | None, client_host: str, admin_key: str |
 
 
 def may_look(authorization: str | None, client_host: str, admin_key: str | None, callers: Callers) -> bool:
-    """Who may see what the gateway shows of itself: anybody while there are no keys; else who bears one, or is on loopback."""
+    """Who may see what the gateway shows of itself: anybody while there are no keys; else who bears one, or is on loopback.
+
+    A browser can't bear a token, so a key is taken as the password of HTTP's Basic scheme, too; only for looking, as a
+    browser sends that along whoever made it ask.
+    """
     if not callers.are_needed or is_loopback(client_host):
         return True
-    if callers.key_of(bearer(authorization or "")) is not None:
+    key = bearer(authorization or "") or _password(authorization or "")
+    if callers.key_of(key) is not None:
         return True
-    return admin_key is not None and may_administer(authorization, client_host, admin_key)
+    return admin_key is not None and compare_digest(key.encode(), admin_key.encode())
+
+
+def _password(authorization: str) -> str:
+    """The password of a Basic header; empty when it is of another kind, or broken."""
+    scheme, _, told = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        return b64decode(told.strip(), validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def is_loopback(host: str) -> bool:

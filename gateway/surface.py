@@ -107,6 +107,8 @@ def build_surface(gateway: Describes) -> FastAPI:
 
 OPEN = ("/health/live", "/health/ready")
 """Paths that tell a stranger nothing."""
+BASIC = 'Basic realm="Graceway: any name, and a key as the password", charset="UTF-8"'
+"""Makes a browser ask for the key."""
 
 
 def _add_guard(app: FastAPI, gateway: Describes) -> None:
@@ -119,7 +121,9 @@ def _add_guard(app: FastAPI, gateway: Describes) -> None:
         is_open = request.url.path in OPEN or request.url.path.startswith("/admin/")
         if is_open or may_look(authorization, host, gateway.admin_key, gateway.callers):
             return await call_next(request)
-        return _error(401, "a valid API key is needed", "invalid_api_key")
+        # An API's client would show its user a dialog for it.
+        asks = None if request.url.path.startswith("/v1") else {"WWW-Authenticate": BASIC}
+        return _error(401, "a valid API key is needed", "invalid_api_key", asks)
 
 
 def _add_page(app: FastAPI, gateway: Describes) -> None:

@@ -180,6 +180,7 @@ def test_status_as_data() -> None:
         (200, b"<html>", "is no gateway's address"),
         (200, b"[1]", "not as a gateway"),
         (404, b"{}", "no gateway answers at"),
+        (401, b"{}", "runs, and wants a key: --key KEY, or GRACEWAY_KEY in the environment"),
     ],
 )
 def test_status_of_something_else(status: int, body: bytes, says: str) -> None:
@@ -188,6 +189,15 @@ def test_status_of_something_else(status: int, body: bytes, says: str) -> None:
     assert done.returncode == 3
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_key_that_the_gateway_does_not_know() -> None:
+    with answering(401, b"{}") as url:
+        for command in ("status", "top", "report"):
+            done = graceway(command, "--url", url, "--key", "sk-wrong")
+            assert done.returncode == 3
+            assert done.stderr.startswith(f"the gateway at {url} runs, and does not know this key.")
+            assert "sk-wrong" not in done.stderr
 
 
 def test_status_of_nothing() -> None:

@@ -19,6 +19,7 @@ TABLE = [
     ("Bearer kk", "10.0.0.1", "k", False),
     ("Bearer ", "10.0.0.1", "k", False),
     ("Basic k", "10.0.0.1", "k", False),
+    ("Basic Oms=", "10.0.0.1", "k", False),  # a browser sends it whoever made it ask
     ("k", "10.0.0.1", "k", False),
     (None, "127.0.0.1", "k", False),  # with a key, loopback is not enough
     ("Bearer schlüssel", "10.0.0.1", "schlüssel", True),

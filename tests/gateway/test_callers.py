@@ -1,5 +1,6 @@
 """Who calls, what they may ask for, and how much of it."""
 
+from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -99,6 +100,11 @@ def test_no_key_shows_in_what_is_printed() -> None:
     assert key().sha256 not in repr(key())
 
 
+def basic(credentials: str) -> str:
+    """As a browser sends what its user typed."""
+    return f"Basic {b64encode(credentials.encode()).decode()}"
+
+
 @pytest.mark.parametrize(
     ("authorization", "host", "expected"),
     [
@@ -106,6 +112,13 @@ def test_no_key_shows_in_what_is_printed() -> None:
         ("Bearer sk-two", "10.0.0.1", False),
         (f"Bearer {SECRET}", "10.0.0.1", True),
         ("Bearer admin", "10.0.0.1", True),
+        (basic(f"anybody:{SECRET}"), "10.0.0.1", True),
+        (basic(":admin"), "10.0.0.1", True),
+        (basic("admin:"), "10.0.0.1", False),
+        (basic("admin"), "10.0.0.1", False),
+        (basic(":sk-two"), "10.0.0.1", False),
+        ("Basic admin", "10.0.0.1", False),
+        ("Basic \xff", "10.0.0.1", False),
         (None, "127.0.0.1", True),
         (None, "::1", True),
     ],

@@ -3,21 +3,26 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
+from deploy.status_view import StatusUnavailable, fetch_status
+from deploy.top import StatusReader
 from state_store.memory import MemoryStateStore
 from state_store.records import REPLICAS, ReplicaRecord
 from tests.integration.client import Question, ask
 from tests.integration.conftest import Engines
 from tests.integration.rig import BRISK, PATIENT, Json, RunningGateway, canned, serving, tier
+from tests.integration.stranger import from_afar
 from tests.needs import need
 from tests.rig import EngineProcess, eventually
 
@@ -243,6 +248,36 @@ async def test_it_says_that_it_has_lost_the_gateway(engines: Engines, config: Pa
             return await browser.text("#lost") == ""
 
         await eventually(is_back, WITHIN_S)
+
+
+async def test_a_browser_from_afar_is_asked_for_a_key(
+    engines: Engines, config: Path, browser: Browser
+) -> None:
+    """A key as the password opens the page, and the page goes on with it; to administer, it is not enough."""
+    sha256_of_k = sha256(b"k").hexdigest()
+    guarded: Json = {"keys": [{"name": "a", "sha256": sha256_of_k}], "admin_key": "adm"}
+    async with (
+        serving(config, *ladder(engines), health=OFTEN, **guarded) as gateway,
+        from_afar(gateway.url) as url,
+        aiohttp.ClientSession() as http,
+    ):
+        async with http.get(url + "/") as refused, http.get(url + "/v1/models") as api:
+            assert (refused.status, api.status) == (401, 401)
+            assert refused.headers["www-authenticate"].startswith("Basic ")
+            assert "www-authenticate" not in api.headers
+        with pytest.raises(StatusUnavailable, match="wants a key"):
+            await asyncio.to_thread(fetch_status, url)
+        for secret in ("k", "adm"):
+            assert (await asyncio.to_thread(fetch_status, url, secret))["ready"]
+            with closing(StatusReader(url, secret)) as reader:
+                assert (await asyncio.to_thread(reader.read))["ready"]
+        basic = aiohttp.encode_basic_auth("", "adm")
+        async with http.post(url + "/admin/drain", headers={"authorization": basic}) as denied:
+            assert denied.status == 403
+        await browser.open(url.replace("://", "://anybody:k@"))
+        await browser.shows("#now", "OK chat is served by primary.")
+        await changes(lambda: browser.text("#clock"), 5.0)
+        assert await browser.text("#lost") == ""
 
 
 async def test_it_needs_no_store(engines: Engines, config: Path, browser: Browser) -> None:

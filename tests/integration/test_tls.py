@@ -4,7 +4,7 @@ import asyncio
 import ssl
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ import pytest
 from deploy.config import ConfigError
 from deploy.grpc_server import GrpcServer
 from deploy.status_view import StatusUnavailable, fetch_status
+from deploy.top import StatusReader
 from gateway.inference_pb import inference_pb2 as pb
 from gateway.inference_pb.inference_pb2_grpc import GRPCInferenceServiceStub
 from gateway.specs import ServerTlsSpec
@@ -115,6 +116,8 @@ async def test_a_certificate_lets_an_operator_look(
         monkeypatch.setenv("GRACEWAY_CLIENT_CERT", own.cert)
         monkeypatch.setenv("GRACEWAY_CLIENT_KEY", own.key)
         assert (await asyncio.to_thread(fetch_status, gateway.url))["ready"]
+        with closing(StatusReader(gateway.url)) as reader:
+            assert (await asyncio.to_thread(reader.read))["ready"]
         monkeypatch.setenv("GRACEWAY_CLIENT_KEY", authority.file)
         with pytest.raises(StatusUnavailable):
             await asyncio.to_thread(fetch_status, gateway.url)
