@@ -5,12 +5,15 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 
 from deploy.bench_kv_rig import Bench
 
 READY_WITHIN_S = 60.0
+STATUS_WITHIN_S = 10.0
+"""Many times as long as a gateway takes to read its engines' metrics."""
 
 
 @asynccontextmanager
@@ -36,10 +39,31 @@ async def until_ready(http: aiohttp.ClientSession, gateway: str, replicas: int) 
             await asyncio.sleep(0.1)
 
 
+async def until_restored(http: aiohttp.ClientSession, gateway: str, replica: str, requests: int) -> bool:
+    """Whether the gateway's status tells in a while that so many requests had their blocks loaded there."""
+    try:
+        async with asyncio.timeout(STATUS_WITHIN_S):
+            while await _restored(http, gateway, replica) < requests:  # noqa: ASYNC110 - another process's
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _restored(http: aiohttp.ClientSession, gateway: str, replica: str) -> int:
+    (engine,) = [r["engine"] for r in await _replicas(http, gateway) if r["replica"] == replica]
+    restoring = (engine or {}).get("kv_restoring") or {}
+    return int(restoring.get("restored", 0))
+
+
 async def _ready_replicas(http: aiohttp.ClientSession, gateway: str) -> int:
+    return sum(replica["state"] == "ready" for replica in await _replicas(http, gateway))
+
+
+async def _replicas(http: aiohttp.ClientSession, gateway: str) -> list[dict[str, Any]]:
     async with http.get(f"{gateway}/status") as answer:
         (model,) = (await answer.json())["models"].values()
-    return sum(replica["state"] == "ready" for tier in model["tiers"] for replica in tier["replicas"])
+    return [replica for tier in model["tiers"] for replica in tier["replicas"]]
 
 
 def _config(urls: list[str], store_url: str, kv: dict[str, object]) -> object:

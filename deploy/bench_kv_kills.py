@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from deploy.bench_kv_engines import Engine, Told, ask, random_prompt
-from deploy.bench_kv_gateway import running_gateway, until_ready
+from deploy.bench_kv_gateway import running_gateway, until_ready, until_restored
 from deploy.bench_kv_rig import (
     ANSWER_TOKENS,
     BUDGET_BYTES,
@@ -53,6 +53,10 @@ async def between_turns(bench: Bench, conversations: int) -> None:
             {told.replica for told in warm} == {_name(victim)}
             and {told.replica for told in restored} == {_name(other)},
             "served where the conversation was, and by the other replica once that was killed",
+        )
+        bench.claim(
+            await until_restored(bench.http, gateway, _name(other), conversations),
+            "the gateway's status tells that their blocks were loaded",
         )
         await victim.start()
         bench.forget_blocks()

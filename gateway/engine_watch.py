@@ -104,7 +104,7 @@ class EngineWatch:
             self._not_before[replica] = now + (0.0 if replica in self._told else SILENT_EVERY_S)
             return
         self._told.add(replica)
-        replica.kv_use, replica.kv_as_of = load.kv_use, now
+        replica.kv_use, replica.kv_as_of, replica.restoring = load.kv_use, now, load.restoring
         self._as_of[replica] = now
         if replica.place.slots:
             # Requests come and go while it is read: in doubt they are from here.

@@ -15,6 +15,7 @@ from gateway.policy.prefill import PrefillSpeed
 from gateway.policy.quantile import DurationQuantiles
 from gateway.policy.rendezvous import digest
 from replicas.client_tls import NO_FILES, ClientTls, TlsFiles
+from replicas.engine_load import Restoring
 
 EWMA = 0.15
 """The weight of the newest sample in a moving mean."""
@@ -109,6 +110,8 @@ class Replica:
         self.kv_use: float | None = None
         """The part of its KV cache that is in use, as it said at `kv_as_of` (monotonic seconds); None: it doesn't say."""
         self.kv_as_of = 0.0
+        self.restoring: Restoring | None = None
+        """How it chooses between loading KV blocks and computing them, where they are kept."""
         self.held_blocks: int | None = None
         """Blocks in its engine's prefix cache, where its supervisor follows that."""
         self.was_probed = asyncio.Event()

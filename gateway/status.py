@@ -1,7 +1,7 @@
 """What a gateway knows about itself, as data: for `/status`, the command line and the gauges of `/metrics`."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from time import time
 from typing import Any
@@ -257,6 +257,7 @@ def _engine(replica: Replica, now: float) -> Json | None:
     return {
         "kv_use": round(replica.kv_use, 3),
         "from_elsewhere": replica.elsewhere.places,
+        "kv_restoring": None if replica.restoring is None else asdict(replica.restoring),
         "age_s": round(now - replica.kv_as_of, 1),
     }
 

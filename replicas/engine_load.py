@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import aiohttp
@@ -18,9 +18,26 @@ _PROGRESS = (
     "llamacpp:n_decode_total",
 )
 _KV_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "llamacpp:kv_cache_usage_ratio")
-_KNOWN = "|".join((*_RUNNING, *_WAITING, *_PROGRESS, *_KV_USE))
+# Of Graceway's own connector in vLLM.
+_RESTORED, _RECOMPUTED = "graceway_kv_restore_total", "graceway_kv_recompute_total"
+_BANDWIDTH, _PREFILL = "graceway_kv_bandwidth_bytes_per_s", "graceway_kv_prefill_tokens_per_s"
+_RESTORING = (_RESTORED, _RECOMPUTED, _BANDWIDTH, _PREFILL)
+_KNOWN = "|".join((*_RUNNING, *_WAITING, *_PROGRESS, *_KV_USE, *_RESTORING))
 # What is of no interest here is by far the most of it, and is passed over at the speed of a search.
 _SAMPLE = re.compile(rf"\n({_KNOWN})(?:\{{[^}}]*\}})?[ \t]+([-+.0-9eE]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """How an engine whose KV blocks are kept decides between loading and computing them, and on what ground."""
+
+    restored: int
+    """Requests whose blocks were loaded."""
+    recomputed: int
+    """Requests whose blocks were computed, though they were there."""
+    bandwidth_bytes_per_s: float
+    """As it was measured; 0 before the first time, as is the other."""
+    prefill_tokens_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +51,8 @@ class EngineLoad:
     """Unix time of the reading."""
     kv_use: float | None = None
     """The part of its KV cache that is in use, 0 to 1; None where it doesn't say."""
+    restoring: Restoring | None = None
+    """None where its blocks are not kept."""
 
     @property
     def is_idle(self) -> bool:
@@ -55,8 +74,20 @@ def parse_load(exposition: str, as_of: float) -> EngineLoad | None:
     # Of several engines behind one server the fullest counts.
     uses = [float(value) for name, value in samples if name in _KV_USE]
     return EngineLoad(
-        int(total(_RUNNING)), int(total(_WAITING)), total(_PROGRESS), as_of, max(uses, default=None)
+        int(total(_RUNNING)),
+        int(total(_WAITING)),
+        total(_PROGRESS),
+        as_of,
+        max(uses, default=None),
+        _restoring(totals),
     )
+
+
+def _restoring(totals: Mapping[str, float]) -> Restoring | None:
+    if not any(name in totals for name in _RESTORING):
+        return None
+    restored, recomputed, bandwidth, prefill = (totals.get(name, 0.0) for name in _RESTORING)
+    return Restoring(int(restored), int(recomputed), bandwidth, prefill)
 
 
 async def read_load(

@@ -1,6 +1,6 @@
 """Load from an exposition."""
 
-from replicas.engine_load import EngineLoad, parse_load
+from replicas.engine_load import EngineLoad, Restoring, parse_load
 
 VLLM = """# HELP vllm:num_requests_running Number of requests
 # TYPE vllm:num_requests_running gauge
@@ -37,3 +37,15 @@ def test_the_fullest_kv_cache_counts() -> None:
     two = 'vllm:kv_cache_usage_perc{engine="0"} 0.25\nvllm:kv_cache_usage_perc{engine="1"} 0.75\n'
     assert parse_load(VLLM + two, 9.0) == EngineLoad(5, 1, 10.0, 9.0, 0.75)
     assert parse_load(LLAMACPP + "llamacpp:kv_cache_usage_ratio 0\n", 9.0) == EngineLoad(0, 2, 7.0, 9.0, 0.0)
+
+
+def test_what_graceway_s_own_connector_tells() -> None:
+    told = """graceway_kv_restore_total{engine="0"} 3.0
+graceway_kv_restore_created{engine="0"} 1.7e+09
+graceway_kv_recompute_total{engine="0"} 1.0
+graceway_kv_bandwidth_bytes_per_s{engine="0"} 1.5e+09
+"""
+    load = parse_load(VLLM + told, 9.0)
+    assert load is not None
+    assert load.restoring == Restoring(3, 1, 1.5e9, 0.0)
+    assert parse_load(VLLM, 9.0) == EngineLoad(5, 1, 10.0, 9.0, restoring=None)
