@@ -33,7 +33,7 @@ SAME_GATEWAY_S = 5.0
 EVENTS = 20
 _LEVELS = {
     "best": ("OK", "black on green"),
-    "reduced": ("FEWER REPLICAS", "black on yellow"),
+    "reduced": ("REDUCED", "black on yellow"),
     "degraded": ("DEGRADED", "black on bright_yellow"),
     "down": ("DOWN", "bold white on red"),
 }
@@ -193,6 +193,7 @@ def _money(tier: Report) -> str:
     if not budget:
         return ""
     left = "spent" if budget["is_spent"] else f"{budget['left']:.3g} left"
+    left += ", too little for the latest request," if budget.get("is_short") else ""
     return f"; money for {tier['name']}: {left} of {budget['amount']:g} per {budget['per']}"
 
 

@@ -40,6 +40,7 @@ class _Page:
     stopped_at: dict[str, float] = field(default_factory=dict)
     told_stopped: set[str] = field(default_factory=set)
     degraded_at: float | None = None
+    reduced_at: float | None = None
     is_told: bool = False
     at_begin: Look | None = None
     last: Look | None = None
@@ -64,13 +65,13 @@ class Chronicle(Beside):
             await asyncio.sleep(TICK_S)
 
     def since(self, model: str, standing: Standing) -> float | None:
-        """Since when a model has stood so, unix seconds; None when nothing is given up or it has just begun."""
+        """Since when a model has stood so, unix seconds; None when nothing is amiss or it has just begun."""
         page = self._pages.get(model)
         if page is None:
             return None
         if standing.cause:
             return page.stopped_at.get(standing.cause)
-        return page.degraded_at if standing.level in GAVE_UP else None
+        return page.degraded_at if standing.level in GAVE_UP else page.reduced_at
 
     def tick(self, now: float) -> None:
         """Compares what is with what was. `now` is unix seconds."""
@@ -98,6 +99,7 @@ class Chronicle(Beside):
                 self._events.add("ladder", f"{tier} of {model} can't serve", since)
 
     def _tell_standing(self, model: str, page: _Page, look: Look, now: float) -> None:
+        page.reduced_at = (page.reduced_at or now) if look.standing.level == "reduced" else None
         if look.standing.level not in GAVE_UP:
             if page.degraded_at is not None:
                 self._tell_end(model, page, look, now)

@@ -93,6 +93,7 @@ class Purse:
         self._me, self._group = uuid4().hex, f"spending:{name}"
         self.account = Account(budget.amount, budget.without_store * budget.amount, self._period())
         self.is_spent = False
+        self._short_of = 0.0
         self._claiming = asyncio.Lock()
         self._told = ClaimRecord(0.0, 0.0)
 
@@ -104,6 +105,11 @@ class Purse:
         """Seconds to the next period."""
         length_s = PERIOD_S[self.budget.per]
         return length_s - self._wall() % length_s
+
+    @property
+    def is_short(self) -> bool:
+        """Whether money is left, and was too little for the latest request."""
+        return not self.is_spent and self.account.left < self._short_of
 
     def look(self) -> None:
         """Notices a new period, and tells when the money is gone or there again."""
@@ -127,6 +133,7 @@ class Purse:
         if not self.account.hold(cost):
             async with self._claiming:
                 await self._claim(cost)
+        self._short_of = 0.0
         self.look()
         return Hold(self, self.account.period, cost, prompt)
 
@@ -137,6 +144,7 @@ class Purse:
         for more in account.wants(cost):
             if await self._try(more) and account.hold(cost):
                 return
+        self._short_of = cost
         self.look()
         raise OverBudget(self.name)
 

@@ -1,12 +1,12 @@
 """How a model stands, in one plain sentence: who serves it, what is given up, why, and what that costs. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 Level = Literal["best", "reduced", "degraded", "down"]
-"""Served by the best tier; the same with fewer replicas; a lower tier serves or requests are refused; nothing serves."""
+"""Served by the best tier; the same with less to fall back on; a lower tier serves or requests are refused; nothing serves."""
 
 RECENT_S = 10
 """What counts as now."""
@@ -35,13 +35,24 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One tier as it stands: `out` says of each replica that may get nothing now what is wrong with it."""
+    """One tier as it stands: `out` says of each replica that may get nothing now what is wrong with it.
+
+    `share` is what the ladder lets it have of its traffic, and `held_because` why that is not all; `lacks` says what else
+    it is short of.
+    """
 
     name: str
     quality: float
     is_serving: bool
     replicas: int = 0
     out: tuple[str, ...] = ()
+    share: float = 1.0
+    held_because: str = ""
+    lacks: str = ""
+
+    @property
+    def takes_requests(self) -> bool:
+        return self.is_serving and self.share > 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,7 @@ class Recent:
 class Standing:
     """A level, the sentence that explains it, and what it costs (empty when nothing).
 
-    `cause` is the tier whose absence the sentence is about, empty when it is about traffic.
+    `cause` is the tier whose absence the sentence is about, empty when it is about traffic or an operator's word.
     """
 
     level: Level
@@ -71,15 +82,18 @@ class Standing:
 
 def standing(model: str, rungs: Sequence[Rung], recent: Recent) -> Standing:
     """How a model stands. `rungs` are best first."""
-    serving = next((r for r in rungs if r.is_serving), None)
+    serving = next((r for r in rungs if r.takes_requests), None) or next(
+        (r for r in rungs if r.is_serving), None
+    )
     if serving is None:
         why = " and ".join(_outage(r) for r in rungs)
         return Standing("down", f"{model} can't be served: {why}", _refused(recent), rungs[-1].name)
     if serving is not rungs[0]:
-        above = rungs[: rungs.index(serving)]
-        why = " and ".join(_outage(r) for r in above)
-        cost = _cost(rungs, recent)
-        return Standing("degraded", f"{model} is served by {serving.name} because {why}", cost, rungs[0].name)
+        place = rungs.index(serving)
+        why = " and ".join(_absence(r) for r in rungs[:place])
+        text = f"{model} is served by {serving.name} because {why}{_troubles(rungs[place:])}"
+        cause = "" if rungs[0].is_serving else rungs[0].name
+        return Standing("degraded", text, _cost(rungs, recent), cause)
     return _by_its_best(model, rungs, recent)
 
 
@@ -87,15 +101,49 @@ def _by_its_best(model: str, rungs: Sequence[Rung], recent: Recent) -> Standing:
     best, served = rungs[0], f"{model} is served by {rungs[0].name}"
     lower = {n: c for n, c in recent.answers.items() if n != best.name and c}
     fewer = f"; {_some_out(best)}" if best.out else ""
+    below = _troubles(rungs[1:])
     if lower:
         share = sum(lower.values()) / sum(recent.answers.values())
         names = _listed(sorted(lower, key=lambda n: -lower[n]))
         of = f"{_percent(share)} of {model}'s answers in the last {RECENT_S} s"
-        text = f"{of} came from {names} because {_why(best, recent)}{fewer}"
+        text = f"{of} came from {names} because {_why(best, recent)}{fewer}{below}"
         return Standing("degraded", text, _cost(rungs, recent))
     if recent.sheds:
-        return Standing("degraded", f"{served} but requests are refused{fewer}", _cost(rungs, recent))
-    return Standing("reduced" if best.out else "best", served + fewer)
+        return Standing("degraded", f"{served} but requests are refused{fewer}{below}", _cost(rungs, recent))
+    held = f"; {_held(best)}" if best.share < 1.0 else ""
+    level: Level = "reduced" if fewer or held or below else "best"
+    return Standing(level, served + held + fewer + below, cause="" if fewer or held else _first_out(rungs))
+
+
+def _first_out(rungs: Sequence[Rung]) -> str:
+    return next((r.name for r in rungs if not r.is_serving), "")
+
+
+def _troubles(rungs: Sequence[Rung]) -> str:
+    """What is wrong with tiers that are not the ones spoken of: what there is to fall back on is less than it seems."""
+    return "".join(f"; {what}" for rung in rungs for what in _trouble(rung))
+
+
+def _trouble(rung: Rung) -> Iterator[str]:
+    if not rung.is_serving:
+        yield _outage(rung)
+        return
+    if rung.out:
+        yield _some_out(rung, f"{rung.name}'s")
+    if rung.share < 1.0:
+        yield _held(rung)
+    if rung.lacks:
+        yield f"{rung.name} {rung.lacks}"
+
+
+def _held(rung: Rung) -> str:
+    share = "none" if rung.share <= 0 else _percent(rung.share)
+    return f"{rung.name} may have {share} of its traffic because {why(rung.held_because, rung.name)}"
+
+
+def _absence(rung: Rung) -> str:
+    """Why a tier answers nothing."""
+    return why(rung.held_because, rung.name) if rung.is_serving else _outage(rung)
 
 
 def _why(best: Rung, recent: Recent) -> str:
@@ -124,11 +172,11 @@ def _outage(rung: Rung) -> str:
     return f"{'both' if rung.replicas == 2 else f'all {rung.replicas}'} {rung.name} replicas are {what}"
 
 
-def _some_out(rung: Rung) -> str:
+def _some_out(rung: Rung, whose: str = "its") -> str:
     parts = [
         f"{count} {'is' if count == 1 else 'are'} {what}" for what, count in Counter(rung.out).most_common()
     ]
-    return f"of its {rung.replicas} replicas {_listed(parts)}"
+    return f"of {whose} {rung.replicas} replicas {_listed(parts)}"
 
 
 def _cost(rungs: Sequence[Rung], recent: Recent) -> str:

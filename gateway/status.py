@@ -138,7 +138,9 @@ def _rung(tier: Tier, now: float) -> Rung:
     out = tuple(what for r in tier.replicas.values() if (what := _out(r, now)))
     if tier.purse is not None and tier.purse.is_spent:
         out = ("out of money",) * len(tier.replicas)
-    return Rung(tier.name, tier.spec.quality, _is_serving(tier, now), len(tier.replicas), out)
+    is_serving, count = _is_serving(tier, now), len(tier.replicas)
+    lacks = "has too little money left for what is asked of it" if tier.purse and tier.purse.is_short else ""
+    return Rung(tier.name, tier.spec.quality, is_serving, count, out, tier.share, tier.held_because, lacks)
 
 
 def _purse(tier: Tier) -> Json | None:
@@ -152,6 +154,7 @@ def _purse(tier: Tier) -> Json | None:
         "spent": round(purse.account.spent, 6),
         "left": round(purse.account.left, 6),
         "is_spent": purse.is_spent,
+        "is_short": purse.is_short,
         "resets_in_s": round(purse.resets_in_s),
     }
 
@@ -296,6 +299,8 @@ def gauges(fleet: Fleet, exercised: Exercised, now: float) -> Iterator[Sample]:
             left = "Money of the period that is left to all gateways"
             yield "graceway_budget_spent", spent, labels, account.spent
             yield "graceway_budget_left", left, labels, 0.0 if tier.purse.is_spent else account.left
+            short = "1 while what is left did not suffice for the latest request"
+            yield "graceway_budget_short", short, labels, tier.purse.is_short
         slo = tier.spec.slo
         yield "graceway_slo_ttft_seconds", "What the tier promises for the first token", labels, slo.ttft_s
         yield "graceway_slo_itl_seconds", "What it promises between two tokens", labels, slo.itl_s

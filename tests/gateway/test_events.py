@@ -153,3 +153,14 @@ def test_a_model_that_a_reload_removed_is_forgotten() -> None:
     watched.looks = {}
     watched.chronicle.tick(watched.now)
     assert watched.chronicle.since("chat", GONE.standing) is None
+
+
+def test_since_when_there_is_less_to_fall_back_on() -> None:
+    fewer = Look(Standing("reduced", "chat is served by primary; of its 2 replicas 1 is down"), WELL.serving)
+    watched = Watched()
+    watched.see(WELL)
+    watched.see(fewer, 60.0)
+    assert watched.chronicle.since("chat", fewer.standing) == 1000.5
+    watched.see(WELL)
+    assert watched.chronicle.since("chat", WELL.standing) is None
+    assert watched.told == []

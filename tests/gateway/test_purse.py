@@ -86,9 +86,14 @@ async def test_a_request_that_is_too_dear_leaves_the_rest_to_others() -> None:
     await use(mine, 60)
     with pytest.raises(OverBudget):
         await mine.hold(request(50))
-    assert not mine.is_spent
-    await use(mine, 40)
-    assert mine.is_spent
+    assert (mine.is_spent, mine.is_short) == (False, True)
+    await use(mine, 20)
+    assert not mine.is_short
+    with pytest.raises(OverBudget):
+        await mine.hold(request(30))
+    assert mine.is_short
+    await use(mine, 20)
+    assert (mine.is_spent, mine.is_short) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """How a model stands, in words."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.standing import Level, Recent, Rung, standing
@@ -90,6 +92,67 @@ BEST = Recent({"primary": 10})
             "degraded",
             "chat is served by primary but requests are refused",
         ),
+        # What there is to fall back on.
+        (
+            [primary(), Rung("small", 0.6, False, 1, (DOWN,)), CANNED],
+            BEST,
+            "reduced",
+            "chat is served by primary; the small replica is down (refused)",
+        ),
+        (
+            [primary(DOWN), Rung("small", 0.6, True, 3, (DOWN,)), CANNED],
+            BEST,
+            "reduced",
+            "chat is served by primary; of its 2 replicas 1 is down (refused); of small's 3 replicas 1 is down (refused)",
+        ),
+        (
+            [primary(), Rung("paid", 0.6, True, 1, lacks="has too little money left"), CANNED],
+            BEST,
+            "reduced",
+            "chat is served by primary; paid has too little money left",
+        ),
+        (
+            [primary(DOWN, DOWN), SMALL, Rung("spare", 0.5, False, 1, (DOWN,))],
+            Recent(),
+            "degraded",
+            "chat is served by small because both primary replicas are down (refused); the spare replica is down (refused)",
+        ),
+        (
+            [primary(), Rung("small", 0.6, False, 1, (DOWN,)), CANNED],
+            Recent({"canned": 2}, {"queue_full": 2}),
+            "degraded",
+            "all of chat's answers in the last 10 s came from canned because primary was full (queue_full); "
+            "the small replica is down (refused)",
+        ),
+        # What is held back, whether or not anybody asks.
+        (
+            [replace(primary(), share=0.0, held_because="pinned"), SMALL],
+            Recent(),
+            "degraded",
+            "chat is served by small because an operator pinned a lower tier",
+        ),
+        (
+            [
+                replace(primary(), share=0.0, held_because="pinned"),
+                Rung("paid", 0.6, False, 1, ("out of money",)),
+                CANNED,
+            ],
+            Recent({"canned": 9}, {"pinned": 9}),
+            "degraded",
+            "chat is served by canned because an operator pinned a lower tier and the paid replica is out of money",
+        ),
+        (
+            [replace(primary(), share=0.5, held_because="override"), SMALL],
+            Recent(),
+            "reduced",
+            "chat is served by primary; primary may have 50 % of its traffic because an operator set primary's share",
+        ),
+        (
+            [replace(primary(), share=0.0, held_because="pressure_errors")],
+            BEST,
+            "reduced",
+            "chat is served by primary; primary may have none of its traffic because too many attempts on primary failed",
+        ),
     ],
 )
 def test_the_sentence(rungs: list[Rung], recent: Recent, level: Level, text: str) -> None:
@@ -134,3 +197,8 @@ def test_the_cause_is_the_tier_that_is_missing() -> None:
     assert standing("chat", [primary(DOWN, DOWN), SMALL], Recent()).cause == "primary"
     assert standing("chat", [primary(DOWN, DOWN)], Recent()).cause == "primary"
     assert standing("chat", [primary(), SMALL], Recent({"small": 1})).cause == ""
+    fallen = Rung("small", 0.6, False, 1, (DOWN,))
+    assert standing("chat", [primary(), fallen], Recent()).cause == "small"
+    assert standing("chat", [primary(DOWN), fallen], Recent()).cause == ""
+    held = replace(primary(), share=0.0, held_because="pinned")
+    assert standing("chat", [held, SMALL], Recent()).cause == ""

@@ -118,7 +118,11 @@ async def test_a_request_that_is_too_dear_goes_on_down_and_a_cheap_one_is_served
     async with serving(config, *tiers) as gateway:
         dear = await ask(gateway.url, Question(tokens=500))
         assert dear.headers["x-served-tier"] == "canned"
+        standing = (await gateway.status())["models"]["chat"]["standing"]
+        assert "has too little money left for what is asked of it" in standing["text"]
+        assert await gateway.metric("graceway_budget_short", tier="elsewhere") == 1
         assert (await ask(gateway.url, QUESTION)).headers["x-served-tier"] == "elsewhere"
+        assert await gateway.metric("graceway_budget_short", tier="elsewhere") == 0
         await all_idle(gateway, host)
 
 
