@@ -11,6 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from deploy.status_words import Report, by_urgency, held, minute, share_of_minute, since, store_text
+from gateway.events import in_words
+
 TIMEOUT_S = 5.0
 CLIENT_CERT, CLIENT_KEY = "GRACEWAY_CLIENT_CERT", "GRACEWAY_CLIENT_KEY"
 """The variables that name what is shown to a gateway that asks for certificates: files in PEM form."""
@@ -75,23 +78,35 @@ def render_status(url: str, report: dict[str, Any], console: Console | None = No
 
 def _lines(url: str, report: dict[str, Any]) -> Iterator[str]:
     state = "draining" if report.get("draining") else "ready" if report.get("ready") else _bad("not ready")
+    now = float(report.get("now") or 0.0)
     yield f"{escape(url)}: {state}"
-    for name, model in report["models"].items():
+    for name, model in by_urgency(report["models"]):
         yield ""
         yield f"[bold]{escape(name)}[/]: {'ready' if model.get('ready') else _bad('not ready')}"
-        if (standing := model.get("standing") or {}).get("level") not in (None, "best"):
-            yield f"  [yellow]{escape(standing['text'])}[/]"
+        yield from _standing_lines(model.get("standing") or {}, now)
         for position, tier in enumerate(model["tiers"], 1):
-            yield from _tier_lines(position, tier)
+            yield from _tier_lines(position, tier, model)
+        if "answers_60s" in model:
+            yield "  " + "; ".join(_bad(text) if is_bad else escape(text) for text, is_bad in minute(model))
     yield ""
     yield from _footer(report)
 
 
-def _tier_lines(position: int, tier: dict[str, Any]) -> Iterator[str]:
+def _standing_lines(standing: Report, now: float) -> Iterator[str]:
+    """How the model stands, where that is not well."""
+    if standing.get("level") in (None, "best"):
+        return
+    yield f"  [yellow]{escape(standing['text'] + since(standing, now))}[/]"
+    if cost := standing.get("cost"):
+        yield f"  [yellow]{escape(cost)}[/]"
+
+
+def _tier_lines(position: int, tier: dict[str, Any], model: Report) -> Iterator[str]:
     if tier.get("serving"):
-        state = f"can serve, served {tier.get('share_60s') or 0:.0%} of the last minute"
+        state = f"can serve, served {share_of_minute(tier, model):.0%} of the last minute"
     else:
         state = f"{_bad('can not serve')}{_because(tier.get('reason'))}"
+    state += f", {_bad(said)}" if (said := held(tier)) else ""
     waiting = f", {tier['waiting']} waiting" if tier.get("waiting") else ""
     waiting += f"; [yellow]unproven[/]{_because(tier.get('proof'))}" if tier.get("proven") is False else ""
     yield f"  {position}. {escape(tier['name'])} ({tier['backend']}, quality {tier['quality']:g}): {state}{waiting}"
@@ -112,12 +127,8 @@ def _replica_line(replica: dict[str, Any]) -> str:
 
 
 def _footer(report: dict[str, Any]) -> Iterator[str]:
-    store = report.get("state_store") or {}
-    name = escape(str(store.get("url")))
-    if store.get("available"):
-        yield f"state store: {name}, available"
-    else:
-        yield f"state store: {name}, {_bad('not available')}{_because(store.get('error'))}"
+    is_available = (report.get("state_store") or {}).get("available")
+    yield escape(store_text(report)) if is_available else _bad(store_text(report))
     queue = report.get("queue") or {}
     yield f"queue: {sum(queue.values())} waiting; sessions: {report.get('sessions', 0)}"
 
@@ -127,4 +138,4 @@ def _bad(text: str) -> str:
 
 
 def _because(reason: object) -> str:
-    return f" ({escape(str(reason))})" if reason else ""
+    return f" ({escape(in_words(str(reason)))})" if reason else ""

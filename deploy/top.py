@@ -10,13 +10,12 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import pairwise
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 from rich.console import Console, Group, RenderableType
@@ -25,12 +24,29 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.status_view import TIMEOUT_S, StatusUnavailable, client_context, fetch_status
+from deploy.status_words import (
+    Report,
+    by_urgency,
+    clock,
+    held,
+    listed,
+    minute,
+    share_of_minute,
+    since,
+    store_text,
+    waiting_by_priority,
+)
 from gateway.events import in_words
 
 EVERY_S = 1.0
 SAME_GATEWAY_S = 5.0
 """Behind a balancer each answer may be another gateway's: one is shown for as long as it answers this often."""
 EVENTS = 20
+LEAST_EVENTS = 4
+"""Lines that what happened keeps in a low terminal."""
+WIDE = 110
+"""Columns from which on a replica's tier, zone and breaker have columns of their own."""
+CUT = "(the terminal is too low for all: the rest is in a higher one, in `graceway status`, and on the page)"
 _LEVELS = {
     "best": ("OK", "black on green"),
     "reduced": ("REDUCED", "black on yellow"),
@@ -41,59 +57,87 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _TIER_COLOURS = ("bright_blue", "yellow", "magenta", "white", "cyan")
 _BAD = "bold red"
 
-Report = Mapping[str, Any]
+
+def frame(
+    url: str, report: Report, width: int = 100, lost: str = "", height: int | None = None
+) -> RenderableType:
+    """One picture of a gateway's `/status`, for a terminal of this width. `lost` says why there is none newer.
+
+    With a `height` it leaves out what matters least until it fits: the tables of models that want for nothing, then those
+    of the others. What happened keeps some lines of what is left.
+    """
+    models = by_urgency(report["models"])
+    ill = [entry for entry in models if (entry[1].get("standing") or {}).get("level") != "best"]
+    is_live = height is not None
+    for shown in (models, ill, []) if height else (models,):
+        picture = Group(*_parts(url, report, width, lost, models, shown, is_live))
+        if height is None or _lines(picture, width) <= height - LEAST_EVENTS:
+            break
+    cut = [Text(CUT, "dim")] if len(shown) < len(models) else []
+    room = 10_000 if height is None else height - _lines(Group(picture, *cut), width) - 2
+    head = Text("\nWhat happened, newest first", style="bold")
+    return Group(picture, head, *_events(report, room, width), *cut)
 
 
-def frame(url: str, report: Report, width: int = 100, lost: str = "") -> RenderableType:
-    """One picture of a gateway's `/status`, for a terminal of this width. `lost` says why there is none newer."""
-    parts: list[RenderableType] = [_head(url, report, lost)]
-    for name, model in report["models"].items():
-        parts += [Text(), *_standing(name, model, _now(report)), _tiers(model, width)]
-        if replicas := _replicas(model):
-            parts.append(replicas)
-        parts.append(_counts(model))
-    parts += [Text(), _store(report), Text(), Text("What happened, newest first", style="bold")]
-    parts += _events(report)
-    return Group(*parts)
+def _parts(
+    url: str,
+    report: Report,
+    width: int,
+    lost: str,
+    models: Sequence[tuple[str, Report]],
+    shown: Sequence[tuple[str, Report]],
+    is_live: bool,
+) -> Iterator[RenderableType]:
+    """All but what happened: first how everything stands, the worst first."""
+    yield _head(url, report, lost, is_live)
+    yield Text()
+    for name, model in models:
+        yield from _standing(name, model, _now(report))
+    yield _store(report)
+    for name, model in shown:
+        yield Text(f"\n{name}", "bold")
+        yield _tiers(model, width)
+        if replicas := _replicas(model, width):
+            yield replicas
+        yield _counts(model)
+
+
+def _lines(picture: RenderableType, width: int) -> int:
+    return len(Console(width=width).render_lines(picture, pad=False))
 
 
 def _now(report: Report) -> float:
     return float(report.get("now") or 0.0)
 
 
-def _head(url: str, report: Report, lost: str) -> Text:
+def _head(url: str, report: Report, lost: str, is_live: bool) -> Text:
     if lost:
-        return Text(
-            f" NO ANSWER since {_clock(_now(report))}: {lost}. Below is from then. ", "bold white on red"
-        )
+        return Text(f" NO ANSWER {lost}. Below is from then. ", "bold white on red")
     state = "draining" if report.get("draining") else "ready" if report.get("ready") else "not ready"
-    return Text.assemble(
-        (url, "bold"), f"  {state}  as of {_clock(_now(report))}  ", ("q or Ctrl-C ends", "dim")
-    )
+    at = clock(_now(report), _now(report))
+    hint = ("q or Ctrl-C ends", "dim") if is_live else ""
+    return Text.assemble((url, "bold"), f"  {state}  as of {at}  ", hint)
 
 
 def _standing(name: str, model: Report, now: float) -> Iterator[Text]:
     standing = model.get("standing") or {}
     label, style = _LEVELS.get(standing.get("level", ""), ("?", "reverse"))
-    since = standing.get("since")
     said = standing.get("text") or name
-    yield Text.assemble(
-        (f" {label} ", style), " ", (said + (f" since {_clock(since)}" if since else ""), "bold")
-    )
+    yield Text.assemble((f" {label} ", style), " ", (said + since(standing, now), "bold"))
     if cost := standing.get("cost"):
         yield Text(f"  {cost}")
 
 
 def _tiers(model: Report, width: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    columns = min(60, width - 66)
+    columns = min(60, width - 68)
     table.add_column("Tier", style="bold", overflow="fold", min_width=12)
     for head in ("Quality", "1 min", "1 h"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("TTFT p99", justify="right", no_wrap=True)
     table.add_column("Waiting", justify="right", no_wrap=True)
     if columns >= 10:
-        table.add_column("Share, last hour", no_wrap=True)
+        table.add_column("Last hour", no_wrap=True)
     hour = model.get("shares_1h") or {"tiers": {}, "sheds": {}}
     all_counts = [*hour["tiers"].values(), *hour["sheds"].values()]
     totals = [sum(column) for column in zip(*all_counts, strict=True)]
@@ -103,14 +147,14 @@ def _tiers(model: Report, width: int) -> Table:
         name = Text(f"{place + 1}. {tier['name']}")
         if not tier.get("serving"):
             name.append(" can't serve", _BAD)
-        elif (allotted := tier.get("allotted", 1.0)) < 1.0:
-            name.append(f" may have {allotted:.0%} ({tier.get('held_because')})", _BAD)
+        elif said := held(tier):
+            name.append(f" {said}", _BAD)
         if tier.get("proven") is False:
             name.append(" unproven", "yellow")
         table.add_row(
             name,
             f"{tier['quality']:g}",
-            f"{tier.get('share_60s') or 0:.0%}",
+            f"{share_of_minute(tier, model):.0%}",
             f"{sum(counts) / sum(totals):.0%}" if sum(totals) else "–",
             _ttft(tier.get("ttft_p99_s"), tier.get("slo_ttft_s")),
             str(tier.get("waiting") or 0),
@@ -139,27 +183,52 @@ def _ttft(ttft_s: float | None, slo_s: float | None) -> Text:
     return Text(_span(ttft_s), _BAD if slo_s and ttft_s > slo_s else "")
 
 
-def _replicas(model: Report) -> Table | None:
-    rows = [(tier, r) for tier in model["tiers"] for r in tier.get("replicas") or []]
-    if not rows:
+def _replicas(model: Report, width: int) -> Table | None:
+    """A line each; in a narrow terminal below their tiers' names, so that addresses and reasons stay whole."""
+    if not any(tier.get("replicas") for tier in model["tiers"]):
         return None
+    is_wide = width >= WIDE
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    for head in ("Replica", "Tier", "Zone", "State", "Breaker", "In flight", "TTFT p50/p99", "Gap p50/p99"):
+    table.add_column("Replica", overflow="fold", min_width=min(_longest_name(model), width // 2))
+    for head in ("Tier", "Zone") if is_wide else ():
         table.add_column(head, overflow="fold")
-    for tier, replica in rows:
-        state = replica["state"] + (f" ({in_words(replica['reason'])})" if replica.get("reason") else "")
-        slots = f" of {replica['slots']}" if replica.get("slots") else ""
-        table.add_row(
-            Text(replica["replica"]),
-            Text(tier["name"]),
-            Text(", ".join(part for part in (replica.get("zone"), replica.get("mig_slice")) if part)),
-            Text(state, "" if replica["state"] == "ready" else _BAD),
-            Text(replica["breaker"], "" if replica["breaker"] == "closed" else _BAD),
-            f"{replica['in_flight']}{slots}",
-            _both(replica, "prefill"),
-            _both(replica, "gap"),
-        )
+    table.add_column("State", overflow="fold")
+    if is_wide:
+        table.add_column("Breaker")
+    for head in ("In flight", "TTFT p50/p99", "Gap p50/p99"):
+        table.add_column(head, no_wrap=is_wide)
+    for tier in model["tiers"]:
+        for place, replica in enumerate(tier.get("replicas") or []):
+            if not is_wide and not place:
+                table.add_row(Text(tier["name"], "dim"))
+            table.add_row(*_cells(tier, replica, is_wide))
     return table
+
+
+def _longest_name(model: Report) -> int:
+    return max(len(r["replica"]) for tier in model["tiers"] for r in tier.get("replicas") or ())
+
+
+def _cells(tier: Report, replica: Report, is_wide: bool) -> Iterator[Text]:
+    where = Text(", ".join(part for part in (replica.get("zone"), replica.get("mig_slice")) if part))
+    state, breaker = _state(replica), replica["breaker"]
+    shown = Text(breaker, "" if breaker == "closed" else _BAD)
+    slots = f" of {replica['slots']}" if replica.get("slots") else ""
+    yield Text(replica["replica"])
+    if is_wide:
+        yield from (Text(tier["name"]), where, state, shown)
+    else:
+        yield state if breaker == "closed" else Text.assemble(state, ", breaker ", shown)
+    yield Text(f"{replica['in_flight']}{slots}")
+    yield _both(replica, "prefill")
+    yield _both(replica, "gap")
+
+
+def _state(replica: Report) -> Text:
+    reason = f" ({in_words(replica['reason'])})" if replica.get("reason") else ""
+    if replica.get("stands_by"):
+        return Text("stands by")
+    return Text(replica["state"] + reason, "" if replica["state"] == "ready" else _BAD)
 
 
 def _both(replica: Report, span: str) -> Text:
@@ -167,57 +236,36 @@ def _both(replica: Report, span: str) -> Text:
     found = (replica.get("spans") or {}).get(span) or {}
     if not found.get("p50_s"):
         return Text("–")
-    said = f"{_span(found['p50_s'])}/{_span(found['p99_s'])}"
+    low, high = _span(found["p50_s"]), _span(found["p99_s"])
+    said = f"{low.split()[0] if low.split()[1] == high.split()[1] else low}/{high}"
     return Text(f"{said} lags", _BAD) if span in (replica.get("lags") or ()) else Text(said)
 
 
 def _counts(model: Report) -> Text:
-    waiting: dict[str, int] = {}
-    for tier in model["tiers"]:
-        for priority, count in (tier.get("waiting_by_priority") or {}).items():
-            waiting[priority] = waiting.get(priority, 0) + count
-    sheds = model.get("sheds_60s") or {}
-    return Text.assemble(
-        f"waiting {_listed(waiting)}; last minute: {model.get('answers_60s', 0)} answers; lower tier because: "
-        f"{_listed(model.get('degraded_60s') or {})}; left out of answers: "
-        f"{_listed(model.get('given_up_60s') or {})}; refused: ",
-        (_listed(sheds), _BAD if sheds else ""),
-        f"; broken streams: {_listed(model.get('streams_60s') or {})}",
-        *(_money(tier) for tier in model["tiers"]),
-    )
-
-
-def _money(tier: Report) -> str:
-    """What is left of a paid tier's budget."""
-    budget = tier.get("budget")
-    if not budget:
-        return ""
-    left = "spent" if budget["is_spent"] else f"{budget['left']:.3g} left"
-    left += ", too little for the latest request," if budget.get("is_short") else ""
-    return f"; money for {tier['name']}: {left} of {budget['amount']:g} per {budget['per']}"
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+    parts = [(f"waiting {listed(waiting_by_priority(model))}", False), *minute(model)]
+    said = Text()
+    for text, is_bad in parts:
+        said.append("; " if said else "").append(text, _BAD if is_bad else "")
+    return said
 
 
 def _store(report: Report) -> Text:
-    store = report.get("state_store") or {}
-    if store.get("available"):
-        return Text(f"state store: {store.get('url')}, available; sessions: {report.get('sessions', 0)}")
-    since = f" since {_clock(store['since'])}" if store.get("since") else ""
-    return Text(f"state store: {store.get('url')}, not available{since}; requests go on without it", _BAD)
+    if (report.get("state_store") or {}).get("available"):
+        return Text(f"{store_text(report)}; sessions: {report.get('sessions', 0)}")
+    return Text(store_text(report), _BAD)
 
 
-def _events(report: Report) -> Iterator[Text]:
+def _events(report: Report, room: int, width: int) -> Iterator[Text]:
+    """As many as there are lines for."""
     for event in list(report.get("events") or [])[:EVENTS]:
         times = f" ({event['count']} times)" if event["count"] > 1 else ""
         style = "bold" if event["kind"] == "ladder" else ""
-        yield Text.assemble((f"{_clock(event['last_at'])}  ", "dim"), (event["text"] + times, style))
-
-
-def _clock(unix: float) -> str:
-    return f"{datetime.fromtimestamp(unix):%H:%M:%S}"
+        at = clock(event["last_at"], _now(report))
+        line = Text.assemble((f"{at}  ", "dim"), (event["text"] + times, style))
+        room -= _lines(line, width)
+        if room < 0:
+            return
+        yield line
 
 
 def _span(seconds: float) -> str:
@@ -322,13 +370,13 @@ def _follow(
 ) -> None:
     lost, seen_at = "", time.monotonic()
     while True:
-        live.update(frame(url, report, console.width, lost), refresh=True)
+        live.update(frame(url, report, console.width, lost, console.height), refresh=True)
         if keys.is_quit_within(EVERY_S):
             return
         try:
             newer = reader.read()
         except StatusUnavailable as error:
-            lost = str(error)
+            lost = f"since {clock(_now(report), time.time())}: {error}"
             continue
         if _is_same(report, newer) or time.monotonic() - seen_at > SAME_GATEWAY_S:
             report, lost, seen_at = newer, "", time.monotonic()

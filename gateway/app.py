@@ -308,7 +308,10 @@ class Gateway:
     def _model_status(self, model: ServedModel, now: float) -> Json:
         standing = model_standing(model.fleet, model.shares, now)
         since = self._chronicle.since(model.fleet.model, standing)
-        return model_status(model.fleet, model.shares, model.exercised, now) | {
+        told = model_status(model.fleet, model.shares, model.exercised, now)
+        for tier in told["tiers"]:
+            tier["override_ends_in_s"] = model.ladder.expires_in_s(tier["name"], time())
+        return told | {
             "standing": {**asdict(standing), "since": since},
             "ladder_peers": model.ladder.peers,
         }

@@ -6,9 +6,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
+from typing import Any
 
 import pytest
 
@@ -163,9 +165,40 @@ def test_status_in_words() -> None:
         "       p-1 in zone a: down (no answer [within 5 s]), 2 of 4 slots in use, breaker open",
         "  2. canned (canned, quality 0): can serve, served 25% of the last minute",
         "",
-        "state store: redis, not available (refused)",
+        f"state store: redis, not available since {datetime.fromtimestamp(1.0):%H:%M:%S} (refused); requests go on without it",
         "queue: 3 waiting; sessions: 7",
     ]
+
+
+def test_status_tells_what_clients_get_since_when_and_why() -> None:
+    body: dict[str, Any] = json.loads(json.dumps(REPORT))
+    chat = body["models"]["chat"]
+    text = "chat is served by canned because the primary replica is down [x]"
+    standing = {"level": "degraded", "text": text, "cost": "mean quality 0", "since": 1_760_000_000.0}
+    chat |= {
+        "standing": standing,
+        "answers_60s": 30,
+        "sheds_60s": {"no_replica": 10},
+        "degraded_60s": {"refused": 30},
+    }
+    chat["tiers"][1] |= {
+        "share_60s": 1.0,
+        "allotted": 0.5,
+        "held_because": "override",
+        "override_ends_in_s": 61.0,
+    }
+    body["now"] = 1_760_000_060.0
+    body["models"] = {"well": {**chat, "standing": {"level": "best", "text": "well"}}, "chat": chat}
+    with answering(200, json.dumps(body).encode()) as url:
+        said = graceway("status", "--url", url).stdout
+    at = datetime.fromtimestamp(1_760_000_000.0).strftime("%H:%M:%S")
+    assert f"  {text} since {at}\n  mean quality 0\n" in said
+    assert "served 75% of the last minute, may have 50% (override, for 1 min 1 s more)" in said
+    assert (
+        "  last minute: 30 answers; lower tier because: connection refused 30; refused: no_replica 10\n"
+        in said
+    )
+    assert said.index("chat: ready") < said.index("well: ready")
 
 
 def test_status_as_data() -> None:

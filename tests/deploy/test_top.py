@@ -28,6 +28,9 @@ AT = 1_760_000_000.0
 SPANS = {"prefill": {"p50_s": 0.04, "p99_s": 0.2}, "gap": {"p50_s": None, "p99_s": None}}
 
 
+PINNED: Json = {"allotted": 0.4, "held_because": "pinned", "override_ends_in_s": 120.2}
+
+
 def replica(name: str, **more: Any) -> Json:
     base = {"replica": name, "zone": "a", "state": "ready", "reason": "", "in_flight": 1, "slots": 8}
     return {**base, "breaker": "closed", "spans": SPANS, "lags": [], **more}
@@ -48,7 +51,7 @@ def report(**more: Any) -> Json:
     down = replica("h:1", state="down", reason="refused [x]", breaker="open")
     primary = tier("primary", down, serving=False, ttft_p99_s=2.5, waiting=3)
     money = {"amount": 20.0, "per": "day", "spent": 18.5, "left": 1.5, "is_spent": False, "resets_in_s": 60}
-    small = tier("small", replica("h:2"), quality=0.6, share_60s=0.75, budget=money)
+    small = tier("small", replica("h:2"), quality=0.6, share_60s=0.75, budget=money, **PINNED)
     standing = {"level": "degraded", "text": "chat is served by small because so", "cost": "mean quality 0.6"}
     chat = {
         "standing": {**standing, "since": AT - 60},
@@ -72,7 +75,7 @@ def report(**more: Any) -> Json:
         "count": 2,
     }
     base = {"now": AT, "gateway": {"id": "g"}, "ready": True, "draining": False, "models": {"chat": chat}}
-    store = {"url": "redis", "available": False, "since": AT - 30, "error": "refused"}
+    store = {"url": "redis", "available": False, "since": AT - 30, "error": "no answer"}
     return {**base, "state_store": store, "sessions": 5, "events": [event], **more}
 
 
@@ -90,11 +93,13 @@ def drawn(report: Json, width: int = 130, **more: Any) -> str:
         r" DEGRADED +chat is served by small because so since \d\d:\d\d:\d\d",
         r"mean quality 0\.6",
         r"1\. primary can't serve +1 +0% +97% +2\.5 s +3 +█{57}·▄ ",
-        r"2\. small +0\.6 +75% +3% +500 ms +0 +[ ]{57}·▄█",
-        r"h:1 +primary +a +down \(refused \[x\]\) +open +1 of 8 +40 ms/200 ms +–",
+        r"\(pinned, for 2 min more\)",
+        # Three quarters of the answers, and seven requests in 47 were refused.
+        r"2\. small may have 40% +0\.6 +64% +3% +500 ms +0 +[ ]{57}·▄█",
+        r"h:1 +primary +a +down \(refused \[x\]\) +open +1 of 8 +40/200 ms +–",
         r"lower tier because: no_replica 30; left out of answers: context 3, max_tokens 2",
-        r"refused: queue_full 7;\s+broken streams: none; money for small: 1\.5 left of 20 per day",
-        r"state store: redis, not available since \d\d:\d\d:\d\d; requests go on without it",
+        r"refused: queue_full 7;\s+money for small: 1\.5 left of 20 per day",
+        r"state store: redis, not available since \d\d:\d\d:\d\d \(no answer\); requests go on without it",
         r"\d\d:\d\d:\d\d +primary \[of\] chat can't serve \(2 times\)",
     ],
 )
@@ -104,13 +109,61 @@ def test_a_frame_says(line: str) -> None:
 
 
 def test_a_frame_without_a_gateway_says_so_first() -> None:
-    assert drawn(report(), lost="refused").splitlines()[0].startswith(" NO ANSWER since ")
+    assert (
+        drawn(report(), lost="since 12:00:00: refused")
+        .splitlines()[0]
+        .startswith(" NO ANSWER since 12:00:00: refused. ")
+    )
 
 
 def test_a_frame_fits_a_narrow_terminal() -> None:
     text = drawn(report(), 60)
     assert max(map(len, text.splitlines())) <= 60
     assert "1. primary can't" in text
+
+
+def test_the_usual_terminal_breaks_neither_an_address_nor_a_word() -> None:
+    body = report()
+    (down,) = body["models"]["chat"]["tiers"][0]["replicas"]
+    down |= {"replica": "10.100.100.100:8000", "reason": "refused"}
+    text = drawn(body, 80)
+    assert re.search(
+        r"^primary *\n10\.100\.100\.100:8000 +down \(connection +1 of 8 +40/200 ms +–", text, re.MULTILINE
+    )
+    assert {"(connection", "refused),", "breaker", "open"} <= set(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_what_is_worst_comes_first_and_before_all_tables() -> None:
+    """Whoever looks at 24 lines sees every model that is ill, and the store."""
+    body = report()
+    well = {
+        **body["models"]["chat"],
+        "standing": {"level": "best", "text": "good is served by primary", "cost": ""},
+    }
+    down = {
+        **body["models"]["chat"],
+        "standing": {"level": "down", "text": "bad can't be served", "cost": ""},
+    }
+    body["models"] = {"good": well, "chat": body["models"]["chat"], "bad": down}
+    lines = drawn(body, 80, height=24).splitlines()
+    assert len(lines) <= 24
+    said = [line.strip() for line in lines]
+    assert said[2] == "DOWN  bad can't be served"
+    assert said[3].startswith("DEGRADED  chat is served by small because so since")
+    assert said[5] == "OK  good is served by primary"
+    assert said[6].startswith("state store: redis, not available")
+    assert "What happened, newest first" in said
+    assert any("primary [of] chat can't serve (2 times)" in line for line in said)
+    assert "the terminal is too low for all" in drawn(body, 80, height=24)
+    tall = drawn(body, 80, height=200)
+    assert tall.count("1. primary can't serve") == 3
+    assert "too low" not in tall
+
+
+def test_a_frame_that_is_not_live_tells_of_no_keys() -> None:
+    assert "q or Ctrl-C ends" not in drawn(report())
+    assert "q or Ctrl-C ends" in drawn(report(), height=60)
 
 
 def test_a_quiet_gateway_has_a_frame() -> None:

@@ -185,6 +185,23 @@ async def test_what_is_left_out_and_what_it_costs_are_seen(
         await browser.shows("#now", "the small replica is out of money")
 
 
+async def test_a_pin_is_seen_though_nobody_asks(engines: Engines, config: Path, browser: Browser) -> None:
+    """What is pinned, and for how long yet; then that it has ended."""
+    async with serving(config, *ladder(engines), health=OFTEN) as gateway:
+        await browser.open(gateway.url)
+        await browser.shows("#now", "OK chat is served by primary.")
+        await gateway.post("/admin/pin", body={"model": "chat", "tier": "small", "for_s": 1800})
+        await browser.shows(
+            "#now", "Degraded chat is served by small because an operator pinned a lower tier since"
+        )
+        await browser.shows(
+            "#models tbody:nth-of-type(1)", "may have 0 % of its traffic (pinned, for 29 min more)"
+        )
+        await gateway.post("/admin/pin", body={"model": "chat", "tier": "primary", "share": 0.5})
+        await gateway.post("/admin/pin", body={"model": "chat"})
+        await browser.shows("#now", "OK chat is served by primary.")
+
+
 async def test_refusals_are_seen(engines: Engines, config: Path, browser: Browser) -> None:
     await engines.a.kill()
     await engines.b.kill()
@@ -197,6 +214,11 @@ async def test_refusals_are_seen(engines: Engines, config: Path, browser: Browse
         await browser.shows("#now", "1 request refused in the last 10 s (no_replica 1)")
         await browser.shows("#models", "Refused, last min no_replica 1")
         await browser.shows("#models .key", "refused 100 %")
+        await engines.a.restart()
+        await browser.shows("#now", "chat is served by primary", 30.0)
+        assert (await ask(gateway.url, Question(tokens=5))).status == 200
+        # Of the last minute's requests, as of the hour's.
+        await browser.shows("#models tbody:nth-of-type(1)", "50 % of the last minute · 50 % of the last hour")
 
 
 async def test_names_from_the_fleet_are_text(engines: Engines, config: Path, browser: Browser) -> None:
