@@ -197,6 +197,7 @@ class _Reload:
             config = await asyncio.to_thread(load_config, self._path)
         except ConfigError as error:
             log.error("the config is refused, the one before stays in force:\n%s", error)
+            self._gateway.refuse_config(str(error))
             return
         for section in ("server", "state_store", "log"):
             if getattr(config, section) != getattr(self._config, section):

@@ -15,7 +15,7 @@ from gateway.archive import Archive, Watched
 from gateway.callers import Callers
 from gateway.chronicle import Chronicle, Look
 from gateway.errors import ModelNotFound
-from gateway.events import Event, EventLog
+from gateway.events import Event, EventLog, refusal_text, reload_text
 from gateway.exercise import Exercise
 from gateway.http import Asgi, HttpApi
 from gateway.line_writer import LineWriter
@@ -86,7 +86,7 @@ class Gateway:
         if isinstance(store, GuardedStateStore):
             store.took = self.telemetry.store_s.of().add
         self._archive = Archive(f"{self.id}:{self._started_at:.0f}", store, self.events, self._watched)
-        self._chronicle = Chronicle(self.events, self._looks, self._is_store_available)
+        self._chronicle = Chronicle(self.events, self._looks, self._store_failure)
         self.read_spec: Callable[[], Awaitable[GatewaySpec]] | None = None
         """Reads the config anew for `POST /admin/reload`; raises ValueError with what is wrong."""
         for name in spec.models:
@@ -152,6 +152,7 @@ class Gateway:
         self.spec = spec
         self.callers = Callers(spec.keys, self.callers, self._sharers)
         self._trace()
+        before = set(self._models)
         for name in [n for n in self._models if n not in spec.models]:
             retiring = asyncio.create_task(self._models.pop(name).retire(), name=f"retire {name}")
             self._retiring.add(retiring)
@@ -161,7 +162,11 @@ class Gateway:
                 self._models[name].take(model, spec)
             else:
                 await self._add(name).start()
-        self.events.add("gateway", "a new config is in force", time())
+        self.events.add("gateway", reload_text(before, set(spec.models)), time())
+
+    def refuse_config(self, wrong: str) -> None:
+        """Enters into the events that a config was refused, and where it is wrong; what is written there may be secret."""
+        self.events.add("gateway", refusal_text(wrong), time())
 
     async def reload_from_file(self) -> str | None:
         """Re-reads the config; what is wrong with it, or None."""
@@ -170,7 +175,8 @@ class Gateway:
         try:
             await self.reload(await self.read_spec())
         except ValueError as error:
-            return str(error)
+            self.refuse_config(str(error))
+            return f"it is refused, and the one before stays in force. {error}"
         return None
 
     def pin(self, pin: Pin) -> None:
@@ -333,8 +339,9 @@ class Gateway:
         told = await self._archive.told(now)
         return {"now": now, "models": models, "pages": told.pages, "is_whole": told.is_whole}
 
-    def _is_store_available(self) -> bool:
-        return bool(self._store_status()["available"])
+    def _store_failure(self) -> str | None:
+        store = self._store_status()
+        return None if store["available"] else str(store["error"])
 
     def _store_status(self) -> Json:
         store = self._store

@@ -47,15 +47,19 @@ class _Page:
 
 
 class Chronicle(Beside):
-    """Keeps since when what is so, for all models of a gateway."""
+    """Keeps since when what is so, for all models of a gateway.
+
+    Args:
+        store_failure: why the state store is not available; None while it is.
+    """
 
     def __init__(
         self,
         events: EventLog,
         looks: Callable[[], Mapping[str, Look]],
-        is_store_available: Callable[[], bool],
+        store_failure: Callable[[], str | None],
     ) -> None:
-        self._events, self._looks, self._is_store_available = events, looks, is_store_available
+        self._events, self._looks, self._store_failure = events, looks, store_failure
         self._pages: dict[str, _Page] = {}
         self._store_lost_at: float | None = None
 
@@ -139,10 +143,13 @@ class Chronicle(Beside):
             self._events.add("resume", f"{what} with an error event ({model})", now)
 
     def _tell_store(self, now: float) -> None:
-        is_available = self._is_store_available()
-        if not is_available and self._store_lost_at is None:
+        failure = self._store_failure()
+        if failure is not None and self._store_lost_at is None:
             self._store_lost_at = now
-            self._events.add("store", "the state store is not available; requests go on without it", now)
-        elif is_available and self._store_lost_at is not None:
+            why = f" ({failure})" if failure else ""
+            self._events.add(
+                "store", f"the state store is not available{why}; requests go on without it", now
+            )
+        elif failure is None and self._store_lost_at is not None:
             out_s, self._store_lost_at = now - self._store_lost_at, None
             self._events.add("store", f"the state store is available again, after {lasting(out_s)}", now)

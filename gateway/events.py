@@ -1,7 +1,8 @@
 """What happened lately, in words: a bounded log in memory, for the page and the terminal, that needs no store."""
 
+import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,6 +86,22 @@ def health_text(model: str, tier: str, replica: str, old: Health, new: Health) -
 def breaker_text(model: str, tier: str, replica: str, state: str) -> str:
     """A change of a replica's breaker."""
     return f"the breaker of {replica} ({model}, {tier}) {BREAKER.get(state, state)}"
+
+
+def reload_text(before: Set[str], after: Set[str]) -> str:
+    """What a reload changed: to a client, a model that is gone is a 404."""
+    gone, new = sorted(before - after), sorted(after - before)
+    told = [f"no longer served: {', '.join(gone)}"] if gone else []
+    told += [f"now served, too: {', '.join(new)}"] if new else []
+    return "; ".join(["a new config is in force", *told])
+
+
+def refusal_text(wrong: str) -> str:
+    """That a config was refused; of what is wrong, only the place."""
+    place = re.match(r"(?:.*/)?([^/:]+:\d+): ", wrong)
+    where = f" ({place.group(1)})" if place else ""
+    more = "`graceway check -c FILE` says why, and a restart would meet it"
+    return f"a new config was refused{where}, the one before stays in force; {more}"
 
 
 _FAILURES = {"refused": "connection refused", "reset": "connection reset", "cut": "connection cut"}

@@ -174,6 +174,7 @@ def test_a_changed_config_is_taken_over_and_a_bad_one_is_not(tmp_path: Path) -> 
         gateway.process.send_signal(signal.SIGHUP)
         until(lambda: "the one before stays in force" in gateway.log())
         assert f"{path}:3: unknown key 'nonsense'" in gateway.log()
+        until(lambda: f"a new config was refused ({path.name}:3), the one before" in gateway.log())
         assert gateway.ask() == "OTHER"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.chronicle import Chronicle, Look
-from gateway.events import EventLog, breaker_text, health_text, lasting
+from gateway.events import EventLog, breaker_text, health_text, lasting, refusal_text, reload_text
 from gateway.policy.health import Health
 from gateway.standing import Standing
 
@@ -80,8 +80,8 @@ class Watched:
     def __init__(self) -> None:
         self.log = EventLog()
         self.looks = {"chat": WELL}
-        self.has_store = True
-        self.chronicle = Chronicle(self.log, lambda: self.looks, lambda: self.has_store)
+        self.store_failure: str | None = None
+        self.chronicle = Chronicle(self.log, lambda: self.looks, lambda: self.store_failure)
         self.now = 1000.0
 
     def see(self, look: Look, seconds: float = 0.0) -> None:
@@ -137,12 +137,12 @@ def test_broken_streams_are_told_by_number() -> None:
 def test_the_store_goes_and_comes() -> None:
     watched = Watched()
     watched.see(WELL)
-    watched.has_store = False
+    watched.store_failure = "SET: no answer within 50 ms"
     watched.see(WELL, 30.0)
-    watched.has_store = True
+    watched.store_failure = None
     watched.see(WELL)
     assert [text for _, text in watched.told] == [
-        "the state store is not available; requests go on without it",
+        "the state store is not available (SET: no answer within 50 ms); requests go on without it",
         "the state store is available again, after 30 s",
     ]
 
@@ -164,3 +164,30 @@ def test_since_when_there_is_less_to_fall_back_on() -> None:
     watched.see(WELL)
     assert watched.chronicle.since("chat", WELL.standing) is None
     assert watched.told == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        ({"a"}, {"a"}, "a new config is in force"),
+        ({"a", "c", "b"}, {"a"}, "a new config is in force; no longer served: b, c"),
+        ({"a"}, {"b"}, "a new config is in force; no longer served: a; now served, too: b"),
+    ],
+)
+def test_words_of_a_reload(before: set[str], after: set[str], text: str) -> None:
+    assert reload_text(before, after) == text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"),
+    [
+        ("/etc/graceway/g.yaml:11: unknown key 'slotz'", " (g.yaml:11)"),
+        ("g.yaml:3: 'api_key' must be text, not [sk-secret]\ng.yaml:9: also", " (g.yaml:3)"),
+        ("g.yaml: there is no such file", ""),
+        ("something else: sk-secret", ""),
+    ],
+)
+def test_a_refused_config_is_told_without_what_is_in_it(wrong: str, where: str) -> None:
+    said = refusal_text(wrong)
+    assert said.startswith(f"a new config was refused{where}, the one before stays in force; `graceway check")
+    assert "secret" not in said

@@ -83,6 +83,14 @@ class Browser:
         except TimeoutError:
             pytest.fail(f"{selector} shows {seen!r}, and {wanted!r} not within {within_s} s")
 
+    async def titled(self, wanted: str) -> None:
+        """Returns once the tab is called that."""
+
+        async def is_called_that() -> bool:
+            return bool(await self.js("return document.title") == wanted)
+
+        await eventually(is_called_that, WITHIN_S)
+
     async def complaints(self) -> list[str]:
         """What the console holds since the page was opened."""
         return [e["message"] for e in await asyncio.to_thread(self._driver.get_log, "browser")]
@@ -253,24 +261,53 @@ async def test_no_script_but_its_own_runs(engines: Engines, config: Path, browse
         assert all("Content Security Policy" in message for message in refused)
 
 
+@asynccontextmanager
+async def offline(browser: Browser) -> AsyncIterator[None]:
+    """The browser reaches nothing meanwhile."""
+    network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    await browser.devtools("Network.enable", {})
+    await browser.devtools("Network.emulateNetworkConditions", {"offline": True, **network})
+    try:
+        yield
+    finally:
+        await browser.devtools("Network.emulateNetworkConditions", {"offline": False, **network})
+
+
 async def test_it_says_that_it_has_lost_the_gateway(engines: Engines, config: Path, browser: Browser) -> None:
     async with serving(config, *ladder(engines), health=OFTEN) as gateway:
         await browser.open(gateway.url)
         await browser.shows("#now", "chat is served by primary.")
         assert await browser.text("#lost") == ""
-        offline = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
-        await browser.devtools("Network.enable", {})
-        await browser.devtools("Network.emulateNetworkConditions", {"offline": True, **offline})
-        try:
+        async with offline(browser):
             await browser.shows("#lost", "No answer from the gateway since")
             assert await browser.js("return document.title") == "✖ no answer · Graceway"
-        finally:
-            await browser.devtools("Network.emulateNetworkConditions", {"offline": False, **offline})
 
         async def is_back() -> bool:
             return await browser.text("#lost") == ""
 
         await eventually(is_back, WITHIN_S)
+
+
+HIDE = """
+Object.defineProperty(document, 'hidden', {configurable: true, get: () => arguments[0]});
+document.dispatchEvent(new Event('visibilitychange'));
+"""
+
+
+async def test_a_tab_in_the_background_says_in_its_title_that_the_gateway_is_gone(
+    engines: Engines, config: Path, browser: Browser
+) -> None:
+    """Its title is all that is seen of it; and who comes back to it sees at once that what it shows is old."""
+    async with serving(config, *ladder(engines), health=OFTEN) as gateway:
+        await browser.open(gateway.url)
+        await browser.shows("#now", "chat is served by primary.")
+        await browser.js(HIDE, True)
+        async with offline(browser):
+            await browser.titled("✖ no answer · Graceway")
+            await browser.js(HIDE, False)
+            assert "No answer from the gateway since" in await browser.text("#lost")
+        await browser.titled("Graceway")
+        assert await browser.text("#lost") == ""
 
 
 async def test_a_browser_from_afar_is_asked_for_a_key(
@@ -308,7 +345,8 @@ async def test_it_needs_no_store(engines: Engines, config: Path, browser: Browse
         await browser.open(gateway.url)
         await browser.shows("#now", "The state store is not available since")
         await browser.shows("#now", "chat is served by primary.")
-        await browser.shows("#events", "the state store is not available; requests go on without it")
+        await browser.shows("#events", "the state store is not available (")
+        await browser.shows("#events", "Connection refused.); requests go on without it")
 
 
 async def test_it_goes_on_in_a_flood(engines: Engines, config: Path, browser: Browser) -> None:
