@@ -2,10 +2,11 @@
 
 import asyncio
 from time import perf_counter
+from typing import get_args
 
 from gateway.course import Course
 from gateway.coverage import names_of
-from gateway.policy.decision import Decision, Shed
+from gateway.policy.decision import Decision, Shed, ShedReason
 from gateway.replica import Replica
 from gateway.request import Request
 from gateway.shares import TierShares
@@ -22,6 +23,14 @@ class Ledger:
         self._decide_s = telemetry.overhead_s.of(model, "decide")
         self._dispatch_s = telemetry.overhead_s.of(model, "dispatch")
         self._refuse_s = telemetry.overhead_s.of(model, "refuse")
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Shows what alerts count before there is any: Prometheus sees no increase in a series that begins with its first burst."""
+        telemetry = self._telemetry
+        for reason in get_args(ShedReason):
+            telemetry.count(telemetry.shed, self._model, "critical", reason, by=0.0)
+        telemetry.count(telemetry.resumes, self._model, "given_up", by=0.0)
 
     def answered(self, course: Course, tier: str, degraded: str) -> None:
         """A whole answer went out; `degraded` is the reason when it was a lower tier's."""

@@ -51,7 +51,8 @@ def test_the_runbooks_links_lead_somewhere() -> None:
     assert links <= anchors
 
 
-async def test_the_metrics_exist() -> None:
+def _gateway() -> Gateway:
+    """One that has served nobody yet."""
     tier = TierSpec(
         name="best",
         backend="openai",
@@ -60,8 +61,21 @@ async def test_the_metrics_exist() -> None:
         price=PriceSpec(prompt=1, answer=1),
         budget=BudgetSpec(amount=1),
     )
-    gateway = Gateway(GatewaySpec(models={"chat": ModelSpec(tiers=(tier,))}), MemoryStateStore())
-    shown = set(re.findall(r"^# TYPE (\w+)", gateway.metrics().decode(), re.M))
+    return Gateway(GatewaySpec(models={"chat": ModelSpec(tiers=(tier,))}), MemoryStateStore())
+
+
+async def test_what_is_counted_is_there_before_there_is_any() -> None:
+    """In a series that begins with a burst, Prometheus sees no increase: the first critical refusals would wake nobody."""
+    counted = re.findall(r"increase\((\w+)\{(\w+)=\"(\w+)\"\}\[", RULES.read_text())
+    assert len(counted) == RULES.read_text().count("increase(")
+    exposition = _gateway().metrics().decode()
+    for name, label, value in counted:
+        samples = re.findall(rf'^{name}\{{[^}}]*\b{label}="{value}".*\}} (\S+)$', exposition, re.M)
+        assert set(samples) == {"0.0"}, name
+
+
+async def test_the_metrics_exist() -> None:
+    shown = set(re.findall(r"^# TYPE (\w+)", _gateway().metrics().decode(), re.M))
     named = set(re.findall(r"\bgraceway_\w+", "\n".join(_expressions(RULES.read_text()))))
     assert named
     assert {n.removesuffix("_bucket") for n in named} <= shown
