@@ -19,6 +19,12 @@ from gateway.specs import ServerTlsSpec
 
 _KEEP_ALIVE_MS = 60_000
 """Of silence, after which a client is asked whether it is still there."""
+_ASKED_OFTEN_MS = 500
+"""Clients may ask so often, also while nothing is sent or asked for. gRPC's own measure is five minutes: it would hang up
+on whoever asks every ten seconds, as is usual, and waits for a first token."""
+_READ_OF_LIMIT = 2
+"""Of what a message may be, the multiple that is read all the same: gRPC ends the whole stream over a larger one, where
+the others that run on it have done nothing wrong."""
 
 
 class GrpcServer:
@@ -80,9 +86,11 @@ def _certificates(tls: ServerTls) -> grpc.ServerCertificateConfiguration:
 def _options(max_body_bytes: int) -> list[tuple[str, Any]]:
     return [
         ("grpc.so_reuseport", 1),
-        ("grpc.max_receive_message_length", max_body_bytes),
+        ("grpc.max_receive_message_length", _READ_OF_LIMIT * max_body_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", _ASKED_OFTEN_MS),
     ]
 
 

@@ -168,8 +168,13 @@ def broken_json(shed: Shed) -> bytes:
 def shed_headers(shed: Shed) -> dict[str, str]:
     headers: dict[str, str] = {"x-shed-reason": shed.reason}
     if shed.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, ceil(shed.retry_after_s)))
+        headers["retry-after"] = str(whole_seconds(shed.retry_after_s))
     return headers
+
+
+def whole_seconds(retry_after_s: float) -> int:
+    """As a header says it: whoever keeps to it does not come too early."""
+    return max(1, ceil(retry_after_s))
 
 
 GrpcCode = Literal[
@@ -180,6 +185,7 @@ _GRPC_CODES: dict[int, GrpcCode] = {
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
+    413: "RESOURCE_EXHAUSTED",
     429: "RESOURCE_EXHAUSTED",
     503: "UNAVAILABLE",
 }
@@ -222,6 +228,11 @@ def grpc_broken(message: str, reason: str) -> GrpcError:
 def grpc_internal() -> GrpcError:
     """The gateway's own fault, of which nothing is told."""
     return GrpcError("INTERNAL", "the gateway failed")
+
+
+def grpc_unread() -> GrpcError:
+    """The end of a stream whose client reads nothing of it."""
+    return GrpcError("UNAVAILABLE", "the client left what was sent to it unread for too long")
 
 
 def grpc_code(status: int) -> GrpcCode:

@@ -6,6 +6,7 @@ A call's own deadline is its caller's deadline, and a call that its client cance
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, NoReturn, Protocol
 from urllib.parse import unquote
@@ -29,15 +30,17 @@ from gateway.errors import (
     Unauthorized,
     grpc_error_of,
     grpc_internal,
+    grpc_unread,
+    whole_seconds,
 )
 from gateway.grpc_reply import FINAL, Failed, GrpcReply, Outbox, Sink, Whole, disclosed
 from gateway.grpc_request import VERSION, parse_infer
 from gateway.http_client import clean_header
 from gateway.inference_pb import inference_pb2 as pb
 from gateway.reply import Reply, Served
-from gateway.request import Request
+from gateway.request import Request, name_request
 from gateway.specs import GatewaySpec
-from gateway.tensors import set_parameter
+from gateway.tensors import parameter_value, set_parameter
 
 log = logging.getLogger("graceway.grpc")
 
@@ -129,14 +132,27 @@ class InferenceService:
         return part.response
 
     async def ModelStreamInfer(self, messages: AsyncIterator[pb.ModelInferRequest], context: Context) -> None:
-        outbox = Outbox()
+        try:
+            async with asyncio.timeout(None) as unread:
+                await self._stream(messages, context, Outbox(unread, self._write_timeout_s))
+        except TimeoutError:
+            # It waits for the client, too, who may leave rather than read it.
+            with suppress(grpc.aio.InternalError):
+                await _abort(context, Failed(grpc_unread(), "", ""))
+
+    async def _stream(
+        self, messages: AsyncIterator[pb.ModelInferRequest], context: Context, outbox: Outbox
+    ) -> None:
         reading = asyncio.ensure_future(self._read(messages, context, outbox))
         try:
             await _write(outbox, context)
         finally:
-            # Whoever leaves, or is told that it broke, takes with it all that runs for the stream.
+            # Whoever leaves, reads nothing or is told that it broke, takes with it all that runs for the stream.
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+
+    def _write_timeout_s(self) -> float:
+        return self._gateway.spec.limits.write_timeout_s
 
     async def _read(
         self, messages: AsyncIterator[pb.ModelInferRequest], context: Context, outbox: Outbox
@@ -191,13 +207,14 @@ class InferenceService:
         is_stream: bool,
     ) -> None:
         """Puts the answer, or why there is none."""
-        request_id = clean_header(metadata.get("x-request-id", ""))
+        headers = {**metadata, **_own_id(message)}
+        request_id = name_request(headers)
         try:
             if message.model_name == UNREADABLE:
                 raise BadRequest("the message is no ModelInferRequest")
             if (limit_bytes := self._gateway.spec.max_body_bytes) < message.ByteSize():
                 raise TooLarge(limit_bytes)
-            asked = parse_infer(message, metadata, context.time_remaining(), is_stream)
+            asked = parse_infer(message, headers, context.time_remaining(), is_stream)
             request_id = asked.request.request_id
             await self._gateway.answer(asked.request, GrpcReply(asked, sink))
         except ClientError as error:
@@ -260,6 +277,13 @@ def _numbered(metadata: Mapping[str, str], count: int) -> Mapping[str, str]:
     return metadata if not given or count == 1 else {**metadata, "x-request-id": f"{given}-{count}"}
 
 
+def _own_id(message: pb.ModelInferRequest) -> Mapping[str, str]:
+    """The name that a request of a stream gives itself, as metadata has it."""
+    given = message.parameters.get("x-request-id")
+    named = None if given is None else parameter_value(given)
+    return {} if named is None else {"x-request-id": str(named)}
+
+
 async def _write(outbox: Outbox, context: Context) -> None:
     """Sends what is in the outbox. The first answer discloses itself before it, the last one behind it."""
     is_strict = metadata_of(context).get(STRICT, "").lower() == "true"
@@ -291,7 +315,7 @@ def _error_response(failed: Failed) -> pb.ModelStreamInferResponse:
     Triton's client shows the message alone, so that says what the rest does.
     """
     error = failed.error
-    wait = "" if error.retry_after_s is None else f"; try again in {max(1, round(error.retry_after_s))} s"
+    wait = "" if error.retry_after_s is None else f"; try again in {whole_seconds(error.retry_after_s)} s"
     response = pb.ModelStreamInferResponse(error_message=f"[{error.code}] {error.message}{wait}")
     told = response.infer_response
     told.id = failed.id
@@ -315,7 +339,7 @@ async def _abort(context: Context, failed: Failed) -> NoReturn:
 def _error_pairs(error: GrpcError, request_id: str) -> Sequence[tuple[str, str]]:
     told = [("x-request-id", clean_header(request_id)), ("x-shed-reason", error.reason)]
     if error.retry_after_s is not None:
-        told.append(("retry-after", str(max(1, round(error.retry_after_s)))))
+        told.append(("retry-after", str(whole_seconds(error.retry_after_s))))
     return [(name, value) for name, value in told if value]
 
 

@@ -7,8 +7,9 @@ parameters of the first response, and again when it changes.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol
 
 import orjson
@@ -144,7 +145,7 @@ def response_of(asked: Asked, event: Json, payload: bytes) -> pb.ModelInferRespo
     if choices and "token_ids" in wanted:
         add_ints(response, "token_ids", [i for c in choices for i in c.get("token_ids") or ()], is_raw)
     if choices and "choice" in wanted:
-        add_ints(response, "choice", [int(c.get("index") or 0) for c in choices], is_raw)
+        add_ints(response, "choice", [_index(c) for c in choices], is_raw)
     if "response" in wanted:
         add_strings(response, "response", [payload], is_raw)
     _add_counts(response, event)
@@ -152,8 +153,15 @@ def response_of(asked: Asked, event: Json, payload: bytes) -> pb.ModelInferRespo
 
 
 def _text(choice: Json) -> str:
+    """What it says; nothing where that is no text, as in a message of parts, which only `response` holds."""
     part = choice.get("delta", choice.get("message"))
-    return (choice.get("text") if part is None else part.get("content")) or ""
+    said = part.get("content") if isinstance(part, dict) else choice.get("text")
+    return said if isinstance(said, str) else ""
+
+
+def _index(choice: Json) -> int:
+    index = choice.get("index")
+    return index if isinstance(index, int) else 0
 
 
 def _add_counts(response: pb.ModelInferResponse, event: Json) -> None:
@@ -183,9 +191,16 @@ def disclosed(served: Served) -> list[tuple[str, str]]:
 
 
 class Outbox:
-    """What is to go out on one stream, from all the requests that came in on it."""
+    """What is to go out on one stream, from all the requests that came in on it.
 
-    def __init__(self) -> None:
+    Args:
+        unread: expires when the client has left a full outbox unread for `patience_s`; not at all by default.
+    """
+
+    def __init__(
+        self, unread: asyncio.Timeout | None = None, patience_s: Callable[[], float] = lambda: inf
+    ) -> None:
+        self._unread, self._patience_s = unread, patience_s
         self._parts: deque[Part] = deque()
         self._has_parts, self._has_room = asyncio.Event(), asyncio.Event()
         self._is_closed = False
@@ -198,6 +213,8 @@ class Outbox:
         if len(self._parts) < _WAITING:
             return None
         self._has_room.clear()
+        if self._unread is not None and self._unread.when() is None:
+            self._unread.reschedule(asyncio.get_running_loop().time() + self._patience_s())
         return self._until_room()
 
     async def _until_room(self) -> None:
@@ -218,4 +235,6 @@ class Outbox:
         part = self._parts.popleft()
         if len(self._parts) < _WAITING // 2:
             self._has_room.set()
+            if self._unread is not None and self._unread.when() is not None:
+                self._unread.reschedule(None)
         return part

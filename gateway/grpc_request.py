@@ -14,7 +14,7 @@ import orjson
 
 from gateway.errors import BadRequest, ModelNotFound
 from gateway.inference_pb import inference_pb2 as pb
-from gateway.request import Kind, Request, no_timeout, parse_request
+from gateway.request import Kind, Request, is_one_prompt, parse_request, timeout_s
 from gateway.tensors import Scalar, parameter_value, read_tensors
 
 Json = dict[str, Any]
@@ -161,7 +161,8 @@ def _outputs(
         wanted = {"text_output", "finish_reason", "model"}
         wanted |= {"token_ids"} if body.get("return_token_ids") is True else set()
         wanted |= {"response"} if "request" in tensors else set()
-    if body.get("n") not in (None, 1):
+    prompt = body.get("prompt")
+    if body.get("n") not in (None, 1) or (isinstance(prompt, list) and not is_one_prompt(prompt)):
         wanted.add("choice")
     return frozenset(wanted)
 
@@ -176,18 +177,11 @@ def _headers(
         headers.setdefault("x-session-id", str(sequence))
     if isinstance(rank, int) and rank > 0:
         headers.setdefault("x-priority", {1: "critical", 2: "standard"}.get(rank, "sheddable"))
-    limits = [*_seconds(headers.get("x-request-timeout-seconds")), *_limits(parameters, remaining_s)]
+    named_s = timeout_s(headers.get("x-request-timeout-seconds"))
+    limits = [*([] if named_s is None else [named_s]), *_limits(parameters, remaining_s)]
     if limits and min(limits) < _LONGEST_S:
         headers["x-request-timeout-seconds"] = repr(min(limits))
     return headers
-
-
-def _seconds(header: str | None) -> list[float]:
-    """What the header says, which `parse_request` judges."""
-    try:
-        return [float(header)] if header is not None else []
-    except ValueError:
-        raise no_timeout() from None
 
 
 def _limits(parameters: Mapping[str, Scalar | None], remaining_s: float | None) -> list[float]:

@@ -161,7 +161,7 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> Request
         stream=bool(stream),
         session=_session(headers.get("x-session-id", "").strip()),
         priority=_priority(headers.get("x-priority")),
-        timeout_s=_timeout_s(headers.get("x-request-timeout-seconds")),
+        timeout_s=timeout_s(headers.get("x-request-timeout-seconds")),
         degradation=_degradation(headers.get("x-degradation", "")),
         traceparent=clean_header(headers.get("traceparent", "")),
         inexact_because="embeddings" if kind == "embedding" else inexactness(body),
@@ -247,7 +247,12 @@ def _priority(value: str | None) -> Priority:
     raise BadRequest("x-priority must be critical, standard or sheddable", param="x-priority")
 
 
-def _timeout_s(value: str | None) -> float | None:
+def timeout_s(value: str | None) -> float | None:
+    """The seconds that a timeout's header says.
+
+    Raises:
+        BadRequest: it says none.
+    """
     if value is None:
         return None
     try:
@@ -255,14 +260,9 @@ def _timeout_s(value: str | None) -> float | None:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < 1e6:
-        raise no_timeout()
+        name = "x-request-timeout-seconds"
+        raise BadRequest(f"{name} must be a number of seconds above 0 and below 1000000", param=name)
     return seconds
-
-
-def no_timeout() -> BadRequest:
-    """The mistake of a timeout that is none."""
-    name = "x-request-timeout-seconds"
-    return BadRequest(f"{name} must be a number of seconds above 0 and below 1000000", param=name)
 
 
 def rendered(request: Request) -> bytes:

@@ -236,6 +236,20 @@ async def test_choices(api: RunningGrpc) -> None:
     assert len(result.as_numpy("text_output")) == 3
 
 
+async def test_which_prompt_a_part_belongs_to(api: RunningGrpc) -> None:
+    prompts = ["Say one", "Say two"]
+    request = {
+        "model_name": "chat",
+        "inputs": [strings("text_input", *prompts)],
+        "parameters": {"max_tokens": 5, "ignore_eos": True},
+    }
+    said = ["", ""]
+    for result, error in await collect(api, request):
+        assert error is None
+        said[result.as_numpy("choice")[0]] += text_of(result)
+    assert said == [Question("text", tokens=5, prompt=prompt).expected.text for prompt in prompts]
+
+
 async def test_metadata_goes_in_and_comes_out(api: RunningGrpc, engines: Engines) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     given = (
@@ -506,6 +520,52 @@ async def test_a_deadline_that_passes_stops_at_the_replica(engines: Engines, con
         await eventually(gateway.is_idle)
 
 
+async def test_a_client_that_reads_nothing_loses_its_slot(engines: Engines, config: Path) -> None:
+    """Well before its answer ends; what is left of its stream says why."""
+    only = tier("primary", engines[0], slots=1, probe=None)
+    async with serving_grpc(config, only, limits={"write_timeout_s": 0.3}) as (_, api):
+        call = api.stub.ModelStreamInfer()
+        # Each response carries the id, so that little is sent before nothing more fits.
+        await call.write(message(Question("text", tokens=20_000), id="x" * 100_000))
+        await call.read()
+        question = Question("text", tokens=3, stream=False)
+        whole = await api.stub.ModelInfer(message(question), timeout=30)
+        assert listed(whole, "text_output") == [question.expected.text.encode()]
+        error = await error_of(_until_the_end(call))
+        assert (error.code(), "unread" in error.details()) == (grpc.StatusCode.UNAVAILABLE, True)
+
+
+async def _until_the_end(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+async def test_a_client_that_leaves_what_it_did_not_read_is_no_error_of_ours(
+    engines: Engines, config: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    only = tier("primary", engines[0], slots=1, probe=None)
+    async with serving_grpc(config, only, limits={"write_timeout_s": 0.1}) as (gateway, api):
+        call = api.stub.ModelStreamInfer()
+        await call.write(message(Question("text", tokens=20_000), id="x" * 100_000))
+        await call.read()
+        await eventually(gateway.is_idle)
+        call.cancel()
+        assert await api.triton.is_server_live()
+    assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == []
+
+
+async def test_a_client_may_often_ask_whether_the_server_is_there(engines: Engines, config: Path) -> None:
+    """While it waits for a first token, in which time the server sends nothing."""
+    await engines[0].fault(kind="slow", factor=6000)
+    keeps_asking = [("grpc.keepalive_time_ms", 1000), ("grpc.http2.max_pings_without_data", 0)]
+    async with (
+        serving_grpc(config, tier("primary", engines[0], probe=None)) as (_, api),
+        grpc.aio.insecure_channel(api.address, options=keeps_asking) as channel,
+    ):
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        assert await infer(message(Question("text", tokens=1)).SerializeToString(), timeout=20)
+
+
 # refusals
 
 
@@ -578,6 +638,28 @@ async def test_a_request_that_is_too_large(engines: Engines, config: Path) -> No
         # gRPC's own code for a message over the limit.
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert (await engines[0].stats())["requests"] == 0
+
+
+async def test_on_a_stream_a_request_that_is_too_large_fails_alone(engines: Engines, config: Path) -> None:
+    good, huge = Question("text", tokens=200), Question("text", prompt="x" * 5000)
+    async with serving_grpc(config, tier("primary", engines[0], probe=None), max_body_bytes=4096) as (_, api):
+        pairs = await collect(api, asks(good, "good"), asks(huge, "huge"))
+        assert "".join(text_of(r) for r, e in pairs if not e) == good.expected.text
+        (error,) = [e for _, e in pairs if e]
+        assert "larger than 4096 bytes" in str(error)
+
+
+@pytest.mark.parametrize("case", WRONG)
+async def test_every_refusal_has_an_id(api: RunningGrpc, case: str) -> None:
+    """That of the request, of its stream, or a new one."""
+    request, _, _ = WRONG[case]
+    error = await error_of(api.stub.ModelInfer(request))
+    assert re.fullmatch("[0-9a-f]{32}", details_of(error)[0]["x-request-id"])
+    named = pb.ModelInferRequest()
+    named.CopyFrom(request)
+    named.parameters["x-request-id"].string_param = "its-own"
+    error = await error_of(api.stub.ModelInfer(named, metadata=(("x-request-id", "r-5"),)))
+    assert details_of(error)[0]["x-request-id"] == "its-own"
 
 
 async def test_contention_says_when_to_come_again(engines: Engines, config: Path) -> None:
@@ -664,6 +746,24 @@ async def test_keys_are_asked_for(engines: Engines, config: Path) -> None:
         trailing, _ = details_of(error)
         assert trailing["x-shed-reason"] == "rate_limited"
         assert int(trailing["retry-after"]) > 1
+
+
+async def test_nobody_is_told_to_come_too_early(engines: Engines, config: Path) -> None:
+    """In whole seconds, as HTTP says it, the wait is not shorter than RetryInfo's: 60 s over 14 is 4.3."""
+    keys = [key("few", requests_per_minute=14)]
+    async with serving_grpc(config, tier("primary", engines[0]), keys=keys) as (gateway, api):
+        request = message(Question("text", tokens=1))
+        calls = [api.stub.ModelInfer(request, metadata=bearing("few")) for _ in range(15)]
+        (error,) = [
+            r for r in await asyncio.gather(*calls, return_exceptions=True) if isinstance(r, Exception)
+        ]
+        assert isinstance(error, grpc.aio.AioRpcError)
+        trailing, status = details_of(error)
+        retry = RetryInfo()
+        assert any(d.Unpack(retry) for d in status.details)
+        assert int(trailing["retry-after"]) >= retry.retry_delay.ToNanoseconds() / 1e9
+        answer = await ask(gateway.url, Question("text").with_(headers={"authorization": "Bearer few"}))
+        assert answer.headers["retry-after"] == trailing["retry-after"]
 
 
 # the end

@@ -112,6 +112,24 @@ async def test_a_chat_without_text() -> None:
     assert listed(found, "response") == [body]
 
 
+STRANGE: dict[str, Any] = {
+    "a message of parts": {"message": {"content": [{"type": "text", "text": "hi"}]}},
+    "a message that is none": {"message": "hi"},
+    "a text that is none": {"text": 3},
+    "an index that is none": {"message": {"content": ""}, "index": "first"},
+}
+
+
+@pytest.mark.parametrize("case", STRANGE)
+async def test_what_can_not_be_put_is_in_the_response_alone(case: str) -> None:
+    reply, parts = reply_to(asked("response", "choice"))
+    body = orjson.dumps({"model": "m", "choices": [STRANGE[case]]})
+    await reply.whole(A, body)
+    (found,) = responses(parts)
+    assert (listed(found, "text_output"), listed(found, "choice")) == ([b""], [0])
+    assert listed(found, "response") == [body]
+
+
 ERRORS: dict[str, tuple[GrpcError, GrpcError]] = {
     "contended": (
         grpc_shed(Shed("queue_full", 2.5, "full")),

@@ -172,6 +172,7 @@ def test_outputs() -> None:
     assert parse(message(PROMPT)).outputs == plain
     assert parse(message(PROMPT, return_token_ids=True)).outputs == plain | {"token_ids"}
     assert parse(message(PROMPT, n=2)).outputs == plain | {"choice"}
+    assert parse(message({"text_input": ("BYTES", [b"a", b"b"])})).outputs == plain | {"choice"}
     assert parse(message({"request": ("BYTES", [b'{"prompt": "x"}'])})).outputs == plain | {"response"}
     asked = parse(wanting("token_ids"))
     assert (asked.outputs, asked.request.wants_token_ids) == ({"token_ids"}, True)
@@ -221,6 +222,12 @@ def test_what_is_refused(case: str) -> None:
     found, text = WRONG[case]
     with pytest.raises(BadRequest, match=text):
         parse(found)
+
+
+@pytest.mark.parametrize("timeout", ["nan", "inf", "1e7", "0", "-1", "", "soon"])
+def test_a_timeout_that_is_none_is_refused_however_short_the_calls_own_is(timeout: str) -> None:
+    with pytest.raises(BadRequest, match="number of seconds above 0"):
+        parse(message(PROMPT), 5.0, x_request_timeout_seconds=timeout)
 
 
 def test_an_answer_in_one_piece_is_not_streamed() -> None:
