@@ -47,11 +47,17 @@ class Engine:
     """One vLLM on the CPU, in float32: there a prefix has one continuation, restored or computed."""
 
     def __init__(
-        self, model: Path, port: int, log_path: Path, kv: KvSettings = NO_KV, kv_url: str = ""
+        self,
+        model: Path,
+        port: int,
+        log_path: Path,
+        kv: KvSettings = NO_KV,
+        kv_url: str = "",
+        extra_args: tuple[str, ...] = (),
     ) -> None:
         self.port, self.url, self._log_path = port, f"http://127.0.0.1:{port}", log_path
-        exact = ("--dtype", "float32")
-        self._spec = EngineSpec("vllm", str(model), "m", slots=4, max_model_len=2560, extra_args=exact)
+        extra = ("--dtype", "float32", *extra_args)
+        self._spec = EngineSpec("vllm", str(model), "m", slots=4, max_model_len=2560, extra_args=extra)
         self._spec = replace(self._spec, kv=kv, kv_url=kv_url if kv.strategy != "recompute" else "")
         self._child: ChildProcess | None = None
 

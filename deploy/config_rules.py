@@ -253,10 +253,12 @@ def _kv_faults(place: Place, model: Plain, store: Plain) -> Iterator[Fault]:
     tiers = model.get("tiers") if isinstance(model, dict) else None
     url = store.get("url", "embedded") if isinstance(store, dict) else "embedded"
     for index, tier in enumerate(tiers if isinstance(tiers, list) else ()):
-        kv = tier.get("kv") if isinstance(tier, dict) else None
-        if not isinstance(kv, dict):
+        if not isinstance(tier, dict) or not isinstance(kv := tier.get("kv"), dict):
             continue
         here: Place = (*place, "tiers", index, "kv")
+        if kv.get("host_memory_bytes") and not tier.get("gpu"):
+            mend = "Set the tier's gpu, or leave it out"
+            yield (*here, "host_memory_bytes"), "vLLM keeps blocks in host memory beside a GPU only", mend
         if kv.get("strategy", "recompute") == "recompute" or not isinstance(url, str):
             continue
         if url == "memory":

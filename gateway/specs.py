@@ -123,6 +123,8 @@ class KvSpec(Spec):
     """`lz4` is without loss; `int8` and `fp8` keep one byte an element. It pays where the link is slow."""
     connections: Annotated[int, Field(ge=1, le=16)] = 2
     """Of each replica, that load at once."""
+    host_memory_bytes: Annotated[int, Field(ge=0)] = 0
+    """Of each replica, for blocks in the memory beside its GPU, above those in the store; vLLM's own tier."""
 
 
 class TierSpec(Spec):

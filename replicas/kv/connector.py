@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import vllm
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -21,7 +22,7 @@ from replicas.kv.engine_metrics import KvPromMetrics, KvStats
 from replicas.kv.fingerprint import fingerprint, weights_digest
 from replicas.kv.paged_cache import PagedCache
 from replicas.kv.scheduler_side import Scheduled, SchedulerSide
-from replicas.kv.settings import received, url_of
+from replicas.kv.settings import CONNECTOR, MODULE, received, url_of
 from replicas.kv.step_plan import Loaded, StepPlan
 from replicas.kv.worker_side import StepReport, WorkerSide
 from state_store.kv.block_format import LOSSY
@@ -151,7 +152,7 @@ class GracewayKvConnector(KVConnectorBase_V1):
         return tokens, bool(tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        if self._scheduler is not None and num_external_tokens:
+        if self._scheduler is not None:
             self._scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
@@ -193,6 +194,10 @@ class GracewayKvConnector(KVConnectorBase_V1):
             if side is not None:
                 side.close()
         self._worker = self._scheduler = None
+
+
+# Below another connector, vLLM asks for it by its name alone when it reads what it counted.
+KVConnectorFactory.register_connector(CONNECTOR, MODULE, CONNECTOR)
 
 
 def _plan_of(metadata: KVConnectorMetadata) -> StepPlan:

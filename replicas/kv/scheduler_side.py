@@ -117,12 +117,16 @@ class SchedulerSide:
         return blocks * self._block_tokens if pays else 0
 
     def allocated(self, request: EngineRequest, block_ids: Sequence[int], external_tokens: int) -> None:
-        """Blocks were set aside for what is to be loaded; `block_ids` are all of the request's."""
+        """Blocks were set aside for what is to be loaded, or will be by another connector; `block_ids` are all of the
+        request's. It has none of ours to load where there are no `external_tokens`."""
+        known = self._known.get(request.request_id)
+        if known is None:
+            return
+        known.is_loading = True
         if not external_tokens:
             return
-        known = self._known[request.request_id]
         first, last = known.first_block, known.first_block + external_tokens // self._block_tokens
-        known.was_tried = known.is_loading = True
+        known.was_tried = True
         hashes, ids = tuple(request.block_hashes[first:last]), tuple(block_ids[first:last])
         patience_s = max(_LEAST_PATIENCE_S, min(MOST_PATIENCE_S, _recompute_s(known.choice)))
         self._plan.loads.append(Transfer(request.request_id, hashes, ids, first, patience_s))

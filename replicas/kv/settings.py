@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -33,6 +33,8 @@ class KvSettings:
     compression: Codec = "none"
     connections: int = 2
     """That load at once."""
+    host_memory_bytes: int = 0
+    """Of vLLM's own tier in the memory beside the GPU: what is there is not asked of Redis."""
 
     @property
     def budget(self) -> Budget:
@@ -44,17 +46,24 @@ NO_KV = KvSettings("recompute")
 
 def arguments(settings: KvSettings) -> tuple[str, ...]:
     """What the engine's command line needs for it."""
-    if settings.strategy == "recompute":
-        return ()
-    config = {
-        "kv_connector": CONNECTOR,
-        "kv_connector_module_path": MODULE,
-        "kv_role": "kv_both",
-        # A block that can't be loaded is computed.
-        "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": asdict(settings),
-    }
-    return ("--kv-transfer-config", json.dumps(config))
+    tiers = []
+    if settings.host_memory_bytes:
+        tiers.append(connector("OffloadingConnector", {"cpu_bytes_to_use": settings.host_memory_bytes}))
+    if settings.strategy != "recompute":
+        tiers.append({**connector(CONNECTOR, asdict(settings)), "kv_connector_module_path": MODULE})
+    return transfer(tiers) if tiers else ()
+
+
+def transfer(tiers: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
+    """The arguments for these connectors: blocks are loaded from the first one that has some, and saved to all."""
+    one = tiers[0] if len(tiers) == 1 else connector("MultiConnector", {"connectors": tiers})
+    return ("--kv-transfer-config", json.dumps(one))
+
+
+def connector(name: str, extra: Mapping[str, object]) -> dict[str, object]:
+    """One connector as vLLM is told of it. A block that it can't load is computed."""
+    told = {"kv_connector": name, "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
+    return {**told, "kv_connector_extra_config": extra}
 
 
 def received(extra_config: Mapping[str, Any]) -> KvSettings:

@@ -324,6 +324,10 @@ BAD = {
         "c.yaml:7: KV blocks need a Redis, and the state store is memory. "
         "Set state_store.url to embedded or redis://…, or kv.strategy to recompute",
     ),
+    "KV blocks in the host memory of no GPU": (
+        tier("backend: vllm\n        model: m\n        kv: {strategy: sync, host_memory_bytes: 1073741824}"),
+        "c.yaml:6: vLLM keeps blocks in host memory beside a GPU only. Set the tier's gpu, or leave it out",
+    ),
     "no such picker": (
         "routing:\n  picker: worst\n" + tier("backend: canned"),
         "c.yaml:2: there is no routing policy 'worst'. "

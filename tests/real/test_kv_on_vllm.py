@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 
@@ -12,7 +13,7 @@ import pytest
 from redis import Redis
 
 from deploy.bench_kv_engines import Engine, ask, random_prompt
-from replicas.kv.settings import KvSettings
+from replicas.kv.settings import CONNECTOR, MODULE, KvSettings, connector, transfer
 from state_store.embedded import EmbeddedRedis
 from tests.rig import free_port
 
@@ -22,6 +23,8 @@ PROMPTS, PROMPT_TOKENS, TOKENS = 8, 700, 24
 SPOILT, VANDAL_EVERY_S = 0.08, 0.1
 VANDAL_WAYS = (*["cut", "flip", "swap"] * 4, "delete")
 """Mostly what only loading shows: of a prefix whose beginning is gone, nothing is loaded at all."""
+BLOCK_BYTES = 1_474_560
+"""Of 32 tokens of the model, in float32."""
 PARTS = ("VLLM::EngineC", "VLLM::Worker")
 """Of vLLM: what plans its steps, and what computes them."""
 
@@ -131,3 +134,40 @@ async def test_what_is_said_stays_the_same_whatever_becomes_of_the_blocks(
     assert seen["graceway_kv_loaded_bytes_total"] > 0
     missed = sum(value for name, value in seen.items() if name.startswith("graceway_kv_missed_"))
     assert missed > 0
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_blocks_in_one_byte_an_element_below_a_tier_of_vllm_s_own(
+    redis: EmbeddedRedis, tmp_path: Path
+) -> None:
+    """Each engine has a folder of its own above Redis, so that what comes from the other one comes from there. Words that
+    repeat leave no doubt about the next one, whatever a block has lost."""
+    settings = replace(SETTINGS, compression="int8")
+    ours = {**connector(CONNECTOR, asdict(settings)), "kv_connector_module_path": MODULE}
+
+    def engine(name: str) -> Engine:
+        above = connector("ExampleConnector", {"shared_storage_path": str(tmp_path / name)})
+        log = tmp_path / f"{name}.log"
+        return Engine(MODEL, free_port(), log, settings, redis.url, transfer([above, ours]))
+
+    one, other = engine("a"), engine("b")
+    try:
+        await one.start()
+        await other.start()
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as http:
+            prompt = random_prompt(Random(5), 12) * 50
+            expected = (await ask(http, one.url, prompt, TOKENS)).ids
+            await until_saved(redis.url)
+            assert (await ask(http, other.url, prompt, TOKENS)).ids == expected
+            assert (await ask(http, other.url, prompt, TOKENS)).ids == expected
+            seen = await counts(http, other)
+            kept = await counts(http, one)
+    finally:
+        await one.stop()
+        await other.stop()
+    assert seen["graceway_kv_loads_total"] == 1
+    whole_bytes = len(prompt) // 32 * BLOCK_BYTES
+    assert seen["graceway_kv_loaded_bytes_total"] > 0.9 * whole_bytes
+    assert 0 < kept["graceway_kv_saved_bytes_total"] < 0.3 * whole_bytes

@@ -210,6 +210,19 @@ def test_a_request_that_leaves_while_it_loads_saves_nothing(rig: Rig) -> None:
     assert subject.take_plan([], NOBODY).saves == []
 
 
+def test_what_another_connector_loads_is_saved_once_the_request_is_run(rig: Rig) -> None:
+    """Until then its blocks hold nothing, though they count as computed."""
+    left, ran = side(rig), side(rig)
+    for subject in (left, ran):
+        asking = request()
+        subject.arrived(asking)
+        subject.allocated(asking, range(100, 110), 0)
+        asking.num_computed_tokens = 160
+    assert left.finished(asking, range(100, 110)) is False
+    assert left.take_plan([], NOBODY).saves == []
+    assert step(ran, 160, 5, 11).saves[0].hashes == tuple(HASHES)
+
+
 def test_what_was_preempted_is_saved_again(rig: Rig) -> None:
     subject, asking = side(rig), request()
     subject.arrived(asking)

@@ -1,6 +1,7 @@
 """How an engine is told: on its command line, and where that would be read by others, in its environment."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,20 @@ def test_what_is_sent_is_what_arrives() -> None:
     assert flag == "--kv-transfer-config"
     assert config["kv_load_failure_policy"] == "recompute"
     assert received({**config["kv_connector_extra_config"], "newer": 1}) == settings
+
+
+def test_vllm_s_own_tier_in_host_memory_is_above_redis() -> None:
+    settings = KvSettings("replicate", host_memory_bytes=1 << 30)
+    config = json.loads(arguments(settings)[1])
+    assert config["kv_connector"] == "MultiConnector"
+    first, second = config["kv_connector_extra_config"]["connectors"]
+    assert first["kv_connector"] == "OffloadingConnector"
+    assert first["kv_connector_extra_config"] == {"cpu_bytes_to_use": 1 << 30}
+    assert second == json.loads(arguments(replace(settings, host_memory_bytes=0))[1]) | {
+        "kv_connector_extra_config": second["kv_connector_extra_config"]
+    }
+    assert received(second["kv_connector_extra_config"]) == settings
+    assert json.loads(arguments(replace(settings, strategy="recompute"))[1]) == first
 
 
 def test_the_password_is_in_the_environment_alone() -> None:
