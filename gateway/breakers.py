@@ -73,6 +73,11 @@ class Breaker:
         """`closed`, `open` or `half-open`."""
         return self._state
 
+    def seen_as(self, now: float) -> str:
+        """The state as who looks on should read it: one whose back-off is over waits for nothing but a request to try."""
+        is_waiting = self._state == pybreaker.STATE_OPEN and now >= self._reopen_at
+        return pybreaker.STATE_HALF_OPEN if is_waiting else self._state
+
     def admits(self, now: float) -> bool:
         """Whether `enter` would let a call through. Changes nothing."""
         if self.state == pybreaker.STATE_OPEN:

@@ -245,7 +245,7 @@ def _replica(replica: Replica, now: float) -> Json:
         "since_s": round(now - replica.health.since, 1) if replica.health.since else None,
         "in_flight": replica.in_flight,
         "slots": replica.place.slots or replica.slots,
-        "breaker": replica.breaker.state,
+        "breaker": replica.breaker.seen_as(now),
         "held_blocks": replica.held_blocks,
         "ttft_s": round(replica.ttft_s, 4),
         "engine": _engine(replica, now),
@@ -305,12 +305,12 @@ def gauges(fleet: Fleet, exercised: Exercised, now: float) -> Iterator[Sample]:
         yield "graceway_slo_ttft_seconds", "What the tier promises for the first token", labels, slo.ttft_s
         yield "graceway_slo_itl_seconds", "What it promises between two tokens", labels, slo.itl_s
         for replica in tier.replicas.values():
-            yield from _replica_gauges(replica, labels)
+            yield from _replica_gauges(replica, labels, now)
 
 
-def _replica_gauges(replica: Replica, labels: dict[str, str]) -> Iterator[Sample]:
+def _replica_gauges(replica: Replica, labels: dict[str, str], now: float) -> Iterator[Sample]:
     labels = {**labels, "replica": replica.replica}
-    is_open = {"closed": 0.0, "half-open": 0.5, "open": 1.0}[replica.breaker.state]
+    is_open = {"closed": 0.0, "half-open": 0.5, "open": 1.0}[replica.breaker.seen_as(now)]
     yield (
         "graceway_replica_ready",
         "1 while the replica is in rotation",

@@ -9,6 +9,7 @@ each rung of a running gateway's ladders in turn. Exit status: 0 passed, 1 faile
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -30,6 +31,8 @@ from loadtests.fleet import MODEL, Fleet
 
 EXITS = {"passed": 0, "failed": 1, "inconclusive": 3}
 EXIT_WRONG_ARGUMENTS = 2
+EXIT_PIPE = 141
+"""As a shell says of a program that a closed pipe ended."""
 
 
 async def run_shipped(drill: Drill, seed: int, evidence: Path, *, protected: bool = True) -> Verdict:
@@ -153,6 +156,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    try:
+        _main()
+    except BrokenPipeError:
+        # Who read has seen enough, as `head` does; what is left can't be flushed either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_PIPE)
+
+
+def _main() -> None:
     if sys.argv[1:2] == ["tiers"]:
         sys.exit(drill_tiers.main(sys.argv[2:]))
     arguments = _parser().parse_args()

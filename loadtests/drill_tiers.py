@@ -125,16 +125,14 @@ class Gateway:
     async def status(self) -> Json:
         async with self.http.get(f"{self.url}/status", headers=self.admin) as response:
             if response.status != 200:
-                raise TiersNotDrilledError(f"{self.url}/status answered {response.status}")
+                raise _not_let(response.status, f"{self.url}/status")
             status: Json = await response.json()
             return status
 
     async def admin_post(self, path: str, body: Json) -> None:
         async with self.http.post(self.url + path, json=body, headers=self.admin) as response:
             if response.status != 200:
-                raise TiersNotDrilledError(
-                    f"{path} answered {response.status}: {(await response.text())[:200]}"
-                )
+                raise _not_let(response.status, path, (await response.text())[:200])
 
     async def ask(self, model: str, question: str, tokens: int) -> Probe:
         """One streamed chat."""
@@ -160,6 +158,15 @@ class Gateway:
                 )
         except (aiohttp.ClientError, TimeoutError) as error:
             return Probe(0, complaint=f"no answer ({type(error).__name__})")
+
+
+def _not_let(status: int, path: str, body: str = "") -> TiersNotDrilledError:
+    """Why an administrator's request was answered otherwise."""
+    if status in (401, 403):
+        return TiersNotDrilledError(
+            f"the gateway wants its admin key for {path}: --admin-key KEY, or GRACEWAY_ADMIN_KEY in the environment"
+        )
+    return TiersNotDrilledError(f"{path} answered {status}" + (f": {body}" if body else ""))
 
 
 async def _read(response: aiohttp.ClientResponse) -> tuple[list[float], bool, bool]:
@@ -208,12 +215,18 @@ def rungs_of(status: Json, only_model: str | None, only_tier: str | None) -> lis
 @asynccontextmanager
 async def pinned(gateway: Gateway, rung: Rung, for_s: float) -> AsyncIterator[None]:
     """The model is served by this tier and those below, until the end; a cancelled drill, too, takes its pin back."""
+    may_hold = True
     try:
-        await gateway.admin_post("/admin/pin", {"model": rung.model, "tier": rung.tier, "for_s": for_s})
+        try:
+            await gateway.admin_post("/admin/pin", {"model": rung.model, "tier": rung.tier, "for_s": for_s})
+        except TiersNotDrilledError:
+            may_hold = False
+            raise
         await _until_in_force(gateway, rung)
         yield
     finally:
-        await asyncio.shield(_released(gateway, rung.model))
+        if may_hold:
+            await asyncio.shield(_released(gateway, rung.model))
 
 
 async def _released(gateway: Gateway, model: str) -> None:
@@ -243,6 +256,11 @@ async def drill(
             probes = [await gateway.ask(rung.model, question, tokens) for question in questions]
     except TimeoutError:
         probes = [Probe(0, complaint="the pin did not come into force")]
+    if any(probe.status in (401, 403) for probe in probes):
+        # Says nothing about the rung.
+        raise TiersNotDrilledError(
+            f"the gateway wants a caller's key that may ask for {rung.model}: --key KEY, or GRACEWAY_KEY in the environment"
+        )
     verdict = verdict_on(rung, probes)
     told = {"model": rung.model, "tier": rung.tier, "passed": verdict.passed}
     await gateway.admin_post("/admin/exercised", {**told, "detail": "; ".join(verdict.faults)[:300]})
@@ -265,6 +283,9 @@ async def run(arguments: argparse.Namespace) -> int:
             for rung in rungs:
                 verdicts.append(await drill(gateway, rung, questions, arguments.tokens, arguments.for_s))
                 say(verdicts[-1].text())
+        except aiohttp.ClientConnectorError as error:
+            sys.stderr.write(f"no gateway answers at {gateway.url} ({error.os_error}). Name one with --url\n")
+            return EXIT_REFUSED
         except (aiohttp.ClientError, TiersNotDrilledError) as error:
             sys.stderr.write(f"{error or type(error).__name__}\n")
             return EXIT_REFUSED

@@ -1,6 +1,7 @@
 """The command line as an operator meets it: exit statuses, what goes where, and how long it takes."""
 
 import json
+import shlex
 import subprocess
 import sys
 import threading
@@ -250,6 +251,9 @@ def test_drills_are_listed_and_wrong_ones_refused() -> None:
     listed = graceway("drill", "list")
     assert listed.returncode == 0
     assert "replica-killed" in listed.stdout
+    shell = f"set -o pipefail; {shlex.join([*GRACEWAY, 'drill', 'list'])} | true"
+    cut = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    assert (cut.returncode, cut.stderr) == (141, "")
     assert "--fault-command" in graceway("drill", "--help").stdout
     assert graceway("drill", "no-such-drill").returncode == 2
     by_hand = graceway("drill", "replica-killed", "--url", "http://127.0.0.1:9")

@@ -181,6 +181,19 @@ def test_one_bad_probe_opens_it_again_for_longer(outcome: Outcome) -> None:
     assert (found.admits(NOW + 2.9), found.admits(NOW + 3.0)) == (False, True)
 
 
+def test_who_looks_on_sees_that_it_waits_for_a_request_only() -> None:
+    """Without traffic nothing closes it: it would be read as open all night."""
+    found = opened()
+    assert [found.seen_as(NOW + at) for at in (0.0, 0.99, 1.0, 3600.0)] == [
+        "open",
+        "open",
+        "half-open",
+        "half-open",
+    ]
+    assert found.state == "open"
+    assert breaker().seen_as(NOW) == "closed"
+
+
 def test_after_it_closed_the_back_off_begins_anew() -> None:
     found, first = half_open()
     found.leave(first, F, NOW + 1.0)

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,33 @@ async def test_an_interrupted_drill_takes_its_pin_back(tmp_path: Path) -> None:
         assert process.returncode == 130
         after = await tiers_of(gateway)
         assert (after["primary"]["allotted"], after["primary"]["held_because"]) == (1.0, "")
+
+
+async def test_without_its_keys_it_says_which_one_is_missing_and_changes_nothing(tmp_path: Path) -> None:
+    """A missing key says nothing about a rung: none is marked as failed, and no pin was there to take back."""
+    guarded: Json = {"keys": [{"name": "a", "sha256": sha256(b"k").hexdigest()}], "admin_key": "adm"}
+    async with (
+        EngineProcess(token_ms=2) as best,
+        serving(tmp_path / "c.yaml", tier("primary", best), canned(), **guarded) as gateway,
+    ):
+        for given, wanted in (
+            ((), "--admin-key KEY, or GRACEWAY_ADMIN_KEY"),
+            (("--admin-key", "adm"), "--key KEY, or GRACEWAY_KEY"),
+        ):
+            process = await drilled(gateway, *given)
+            said = (await process.communicate())[0].decode()
+            assert (process.returncode, said.count("\n")) == (2, 1), said
+            assert wanted in said
+        tiers = await tiers_of(gateway)
+        assert [t["proof"] for t in tiers.values()] == ["never exercised"] * 2
+        assert [t["held_because"] for t in tiers.values()] == [""] * 2
+
+
+async def test_of_a_gateway_that_is_gone_it_says_so() -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "loadtests.drill", "tiers", "--url", "http://127.0.0.1:9"),
+        cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said = (await process.communicate())[0].decode()
+    assert process.returncode == 2
+    assert said.startswith("no gateway answers at http://127.0.0.1:9 (")
