@@ -38,7 +38,7 @@ from gateway.grpc_request import VERSION, parse_infer
 from gateway.http_client import clean_header
 from gateway.inference_pb import inference_pb2 as pb
 from gateway.reply import Reply, Served
-from gateway.request import Request, name_request
+from gateway.request import Request, degradation, name_request
 from gateway.specs import GatewaySpec
 from gateway.tensors import parameter_value, set_parameter
 
@@ -87,7 +87,7 @@ class InferenceService:
 
     async def ModelReady(self, asked: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
         await let_look(self._gateway, context)
-        lowest = metadata_of(context).get("x-degradation", "allow")
+        lowest = degradation(metadata_of(context).get("x-degradation", ""))
         is_ready = asked.version in ("", VERSION) and is_model_ready(self._gateway, asked.name, lowest)
         return pb.ModelReadyResponse(ready=is_ready)
 
@@ -187,6 +187,9 @@ class InferenceService:
 
         async for message in messages:
             await gate.acquire()
+            if (blocked := outbox.room()) is not None:
+                # Who reads no answers is asked for no more questions: answers in one piece, and errors, wait for nothing.
+                await blocked
             count += 1
             own = _numbered(metadata, count)
             task = asyncio.ensure_future(self._answer(message, context, outbox, own, is_stream=True))
@@ -321,7 +324,7 @@ def _error_response(failed: Failed) -> pb.ModelStreamInferResponse:
     told.id = failed.id
     set_parameter(told, "error_code", error.code)
     set_parameter(told, FINAL, True)
-    for name, value in _error_pairs(error, failed.request_id):
+    for name, value in _error_pairs(failed):
         set_parameter(told, name, value)
     return response
 
@@ -330,14 +333,20 @@ async def _abort(context: Context, failed: Failed) -> NoReturn:
     """Ends the call with a status, its reason and when to come again."""
     error = failed.error
     pairs: Pairs = (
-        *_error_pairs(error, failed.request_id),
+        *_error_pairs(failed),
         ("grpc-status-details-bin", _details(error)),
     )
     await context.abort(grpc.StatusCode[error.code], error.message, pairs)
 
 
-def _error_pairs(error: GrpcError, request_id: str) -> Sequence[tuple[str, str]]:
-    told = [("x-request-id", clean_header(request_id)), ("x-shed-reason", error.reason)]
+def _error_pairs(failed: Failed) -> Sequence[tuple[str, str]]:
+    error = failed.error
+    told = (
+        [("x-request-id", clean_header(failed.request_id))]
+        if failed.served is None
+        else disclosed(failed.served)
+    )
+    told.append(("x-shed-reason", error.reason))
     if error.retry_after_s is not None:
         told.append(("retry-after", str(whole_seconds(error.retry_after_s))))
     return [(name, value) for name, value in told if value]

@@ -44,6 +44,8 @@ class Failed:
     error: GrpcError
     request_id: str
     id: str
+    served: Served | None = None
+    """Whose refusal it is, where a replica found the request wrong."""
 
 
 Part = Spoken | Failed
@@ -105,7 +107,7 @@ class GrpcReply:
 
     async def whole(self, served: Served, body: bytes, status: int = 200) -> None:
         if status != 200:
-            self._fail(grpc_rejection(status, body))
+            self._fail(grpc_rejection(status, body), served)
             return
         self._speak(served, orjson.loads(body), body)
         await self.end()
@@ -113,9 +115,9 @@ class GrpcReply:
     async def refuse(self, shed: Shed, request_id: str) -> None:
         self._fail(grpc_shed(shed))
 
-    def _fail(self, error: GrpcError) -> None:
+    def _fail(self, error: GrpcError, served: Served | None = None) -> None:
         self.has_failed = True
-        self._sink.put(Failed(error, self._asked.request.request_id, self._asked.id))
+        self._sink.put(Failed(error, self._asked.request.request_id, self._asked.id, served))
 
     def _speak(self, served: Served, event: Json, payload: bytes) -> None:
         response = response_of(self._asked, event, payload)

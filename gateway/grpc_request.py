@@ -171,10 +171,11 @@ def _headers(
     metadata: Mapping[str, str], parameters: Mapping[str, Scalar | None], remaining_s: float | None
 ) -> dict[str, str]:
     headers = dict(metadata)
-    headers.update((name, str(parameters[name])) for name in HEADERS if parameters.get(name) is not None)
+    given = ((name, parameters.get(name)) for name in HEADERS)
+    headers.update((name, _as_header(value)) for name, value in given if value is not None)
     sequence, rank = parameters.get("sequence_id"), parameters.get("priority")
     if sequence:
-        headers.setdefault("x-session-id", str(sequence))
+        headers.setdefault("x-session-id", _as_header(sequence))
     if isinstance(rank, int) and rank > 0:
         headers.setdefault("x-priority", {1: "critical", 2: "standard"}.get(rank, "sheddable"))
     named_s = timeout_s(headers.get("x-request-timeout-seconds"))
@@ -182,6 +183,11 @@ def _headers(
     if limits and min(limits) < _LONGEST_S:
         headers["x-request-timeout-seconds"] = repr(min(limits))
     return headers
+
+
+def _as_header(value: Scalar) -> str:
+    """As HTTP has it, which reads a header's bytes as Latin-1: a session is the same one by whichever way it comes."""
+    return str(value).encode().decode("latin-1")
 
 
 def _limits(parameters: Mapping[str, Scalar | None], remaining_s: float | None) -> list[float]:

@@ -162,7 +162,7 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> Request
         session=_session(headers.get("x-session-id", "").strip()),
         priority=_priority(headers.get("x-priority")),
         timeout_s=timeout_s(headers.get("x-request-timeout-seconds")),
-        degradation=_degradation(headers.get("x-degradation", "")),
+        degradation=degradation(headers.get("x-degradation", "")),
         traceparent=clean_header(headers.get("traceparent", "")),
         inexact_because="embeddings" if kind == "embedding" else inexactness(body),
         credential=bearer(headers.get("authorization", "")),
@@ -183,7 +183,7 @@ def _session(value: str) -> str:
     return value if value == clean_header(value) else sha256(value.encode()).hexdigest()
 
 
-def _degradation(value: str) -> str:
+def degradation(value: str) -> str:
     """`allow`, `never` or a tier's name, which has no capitals."""
     return value.strip().lower() or "allow"
 

@@ -101,6 +101,7 @@ async def test_liveness_readiness_and_metadata(api: RunningGrpc) -> None:
     assert await client.is_model_ready("chat")
     assert not await client.is_model_ready("nobody")
     assert not await client.is_model_ready("chat", "2")
+    assert await client.is_model_ready("chat", headers={"x-degradation": " SMALL "})
     assert (await client.get_server_metadata()).name == "graceway"
     metadata = await client.get_model_metadata("chat")
     assert {t.name for t in metadata.inputs} >= {"text_input", "messages", "request"}
@@ -281,6 +282,19 @@ async def test_a_session_stays_on_its_replica(api: RunningGrpc) -> None:
 
     for sequence in range(1, 9):
         assert len({await replica(sequence) for _ in range(4)}) == 1
+
+
+async def test_a_session_is_the_same_one_by_http(engines: Engines, config: Path) -> None:
+    question = Question("text", tokens=1)
+    async with serving_grpc(config, tier("primary", *engines[:2])) as (gateway, api):
+        for session in ("plain", "süß"):
+            answer = await ask(gateway.url, question.with_(headers={"x-session-id": session}))
+            told = [answer.headers]
+            for name in ("x-session-id", "sequence_id"):
+                response = await api.stub.ModelInfer(message(question.with_(**{name: session}, stream=False)))
+                told.append(parameters(response))
+            assert [t["x-session-turn"] for t in told] == ["1", "2", "3"]
+            assert len({t["x-session-epoch"] for t in told}) == 1
 
 
 async def test_degradation_is_disclosed(engines: Engines, config: Path) -> None:
@@ -554,6 +568,20 @@ async def test_a_client_that_leaves_what_it_did_not_read_is_no_error_of_ours(
     assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == []
 
 
+async def test_who_reads_nothing_is_asked_for_no_more(engines: Engines, config: Path) -> None:
+    """Errors, and answers in one piece, wait for nobody: they were kept however many a client asked for."""
+    async with serving_grpc(config, tier("primary", engines[0], probe=None)) as (_, api):
+        call = api.stub.ModelStreamInfer()
+        wrong = pb.ModelInferRequest(model_name="nobody", id="x" * 100_000)
+
+        async def asks_on() -> None:
+            for _ in range(2000):
+                await asyncio.wait_for(call.write(wrong), 1.0)
+
+        with pytest.raises(TimeoutError):
+            await asks_on()
+
+
 async def test_a_client_may_often_ask_whether_the_server_is_there(engines: Engines, config: Path) -> None:
     """While it waits for a first token, in which time the server sends nothing."""
     await engines[0].fault(kind="slow", factor=6000)
@@ -614,6 +642,16 @@ async def test_the_callers_own_mistake(api: RunningGrpc, case: str) -> None:
     error = await error_of(api.stub.ModelInfer(request, metadata=(("x-request-id", "r-3"),)))
     assert (error.code(), text in error.details()) == (grpc.StatusCode[code], True), error.details()
     assert details_of(error)[0]["x-request-id"] == "r-3"
+
+
+async def test_a_replicas_refusal_says_whose_it_is(api: RunningGrpc, engines: Engines) -> None:
+    wrong = Question("text", tokens=-3)
+    error = await error_of(api.stub.ModelInfer(message(wrong)))
+    (response,) = [r async for r in api.stub.ModelStreamInfer(iter([message(wrong)]))]
+    for told in (details_of(error)[0], parameters(response.infer_response)):
+        assert told["x-served-tier"] == "primary"
+        assert told["x-served-replica"] in engines[0].url + engines[1].url
+        assert told["x-request-id"]
 
 
 async def test_a_message_that_is_none(api: RunningGrpc) -> None:
