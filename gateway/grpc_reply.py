@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import orjson
 
@@ -145,7 +145,9 @@ def response_of(asked: Asked, event: Json, payload: bytes) -> pb.ModelInferRespo
     if "model" in wanted:
         add_strings(response, "model", [model.encode()], is_raw)
     if choices and "token_ids" in wanted:
-        add_ints(response, "token_ids", [i for c in choices for i in c.get("token_ids") or ()], is_raw)
+        add_ints(
+            response, "token_ids", [i for c in choices for i in c.get("token_ids") or () if _fits(i)], is_raw
+        )
     if choices and "choice" in wanted:
         add_ints(response, "choice", [_index(c) for c in choices], is_raw)
     if "response" in wanted:
@@ -163,17 +165,22 @@ def _text(choice: Json) -> str:
 
 def _index(choice: Json) -> int:
     index = choice.get("index")
-    return index if isinstance(index, int) else 0
+    return index if _fits(index) else 0
+
+
+def _fits(value: object) -> TypeGuard[int]:
+    """Whether it is a number that the protocol's messages can hold."""
+    return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
 def _add_counts(response: pb.ModelInferResponse, event: Json) -> None:
     """Usage where it is told, and the seam where another tier goes on."""
     usage, seam = event.get("usage") or {}, event.get("graceway")
     for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
-        if isinstance(usage.get(name), int):
+        if _fits(usage.get(name)):
             set_parameter(response, name, usage[name])
-    if isinstance(seam, dict):
-        set_parameter(response, "spliced_after_tokens", int(seam.get("after_tokens") or 0))
+    if isinstance(seam, dict) and _fits(after := seam.get("after_tokens")):
+        set_parameter(response, "spliced_after_tokens", after)
 
 
 def disclosed(served: Served) -> list[tuple[str, str]]:

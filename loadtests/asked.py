@@ -16,6 +16,8 @@ _COMMON = frozenset(
 _CHAT = _COMMON | {"messages", "max_completion_tokens", "continue_final_message", "add_generation_prompt"}
 _COMPLETION = _COMMON | {"prompt"}
 Body = Mapping[str, object]
+MOST_CHOICES = 128
+"""Of one request, as in OpenAI's API. Without a bound one request would stop the engine for good."""
 
 
 class RefusedError(Exception):
@@ -89,7 +91,7 @@ def _asked(
         model=model,
         prompts=prompts,
         limits=_limits(body, max(map(len, prompts)), max_model_len, is_chat),
-        choices=_whole(body, "n", 1) or 1,
+        choices=_choices(body),
         is_stream=bool(body.get("stream")),
         wants_usage=wants_usage,
         wants_running_usage=wants_usage and bool(options.get("continuous_usage_stats")),
@@ -98,6 +100,14 @@ def _asked(
         role=_role(body) if is_chat else "",
         unknown={name: body[name] for name in body.keys() - (_CHAT if is_chat else _COMPLETION)},
     )
+
+
+def _choices(body: Body) -> int:
+    asked = _whole(body, "n", 1)
+    choices = 1 if asked is None else asked
+    if not 1 <= choices <= MOST_CHOICES:
+        raise RefusedError(400, f"n must be from 1 to {MOST_CHOICES}, got {choices}.", param="n")
+    return choices
 
 
 def _role(body: Body) -> str:

@@ -122,11 +122,15 @@ STRANGE: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", STRANGE)
 async def test_what_can_not_be_put_is_in_the_response_alone(case: str) -> None:
-    reply, parts = reply_to(asked("response", "choice"))
-    body = orjson.dumps({"model": "m", "choices": [STRANGE[case]]})
+    reply, parts = reply_to(asked("response", "choice", "token_ids"))
+    usage, seam = {"total_tokens": 2**63}, {"after_tokens": "nine"}
+    choice = {"token_ids": [2**63], **STRANGE[case]}
+    body = orjson.dumps({"model": "m", "choices": [choice], "usage": usage, "graceway": seam})
     await reply.whole(A, body)
     (found,) = responses(parts)
     assert (listed(found, "text_output"), listed(found, "choice")) == ([b""], [0])
+    assert listed(found, "token_ids") == []
+    assert not {"total_tokens", "spliced_after_tokens"} & parameters(found).keys()
     assert listed(found, "response") == [body]
 
 

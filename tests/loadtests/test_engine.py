@@ -156,6 +156,8 @@ async def test_running_usage_and_logprobs(engine: EngineProcess, http: aiohttp.C
         ("chat/completions", b'{"messages": [{"role": "nobody"}]}', 400, "Bad Request"),
         ("completions", b'{"prompt": [999999]}', 400, "BadRequestError"),
         ("completions", b'{"prompt": "x", "max_tokens": 0}', 400, "BadRequestError"),
+        ("completions", b'{"prompt": "x", "n": -1}', 400, "BadRequestError"),
+        ("completions", b'{"prompt": "x", "n": 9223372036854775807}', 400, "BadRequestError"),
         ("completions", b'{"prompt": "x", "max_tokens": 99999999}', 400, "BadRequestError"),
         ("completions", b'{"prompt": "x", "stop": 3}', 400, "Bad Request"),
         ("completions", b'{"prompt": "x", "stream_options": [1]}', 400, "Bad Request"),
