@@ -78,7 +78,17 @@ class Incident:
     moments: Sequence[Moment]
     """Those without traffic are left out."""
     events: Sequence[Told]
-    is_over: bool
+    calm_s: float
+    """Since its last loss."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.calm_s > CALM_S
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the latest rows still show losses; they are filed some seconds late."""
+        return self.calm_s <= 2 * ROW_S
 
     @property
     def begins_at(self) -> float:
@@ -171,7 +181,7 @@ def _incident(
 ) -> Incident:
     begins_at, ends_at = stretch[0].at - BEFORE_S, stretch[-1].at + ROW_S + AFTER_S
     near = [e for e in events if begins_at <= e.at <= ends_at]
-    return Incident(model, tiers, stretch, near, is_over=now - ends_at > CALM_S - AFTER_S)
+    return Incident(model, tiers, stretch, near, calm_s=now - (stretch[-1].at + ROW_S))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ def _headline(incident: Incident) -> str:
     answers, refused = incident.total("tiers").total(), incident.total("sheds").total()
     span = f"From {_clock(incident.begins_at)} to {_clock(incident.ends_at)}"
     lasted = f" ({lasting(incident.ends_at - incident.begins_at)})"
-    going_on = "" if incident.is_over else ", and it is not over,"
+    calm = "" if incident.is_over else f", calm for {lasting(incident.calm_s)} since,"
+    going_on = ", and it is not over," if incident.goes_on else calm
     lower = (
         f"{incident.lower} of {answers} answers came from lower tiers ({_percent(incident.lower, answers)})"
     )

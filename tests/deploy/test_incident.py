@@ -128,3 +128,8 @@ def test_an_incident_that_goes_on_says_so() -> None:
     (over,) = found(page(row(0, 0, 9)), now=500.0)
     assert [i.is_over for i in (now, over)] == [False, True]
     assert "it is not over" in as_markdown(report_on(now))
+    (calm,) = found(page(row(0, 0, 9)), now=50.0)
+    said = as_markdown(report_on(calm))
+    assert "it is not over" not in said
+    assert "), calm for 40 s since, " in said
+    assert not calm.is_over
