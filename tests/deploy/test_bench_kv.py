@@ -7,7 +7,7 @@ import pytest
 from deploy import bench_kv_codecs
 from deploy.bench_kv_codecs import TOKENS
 from deploy.bench_kv_cost import interval
-from deploy.bench_kv_transport import Row, claims
+from deploy.bench_kv_transport import Row, claims, rotated
 from state_store.kv.block_format import Codec
 
 
@@ -52,3 +52,7 @@ def test_only_a_codec_without_loss_has_to_change_nothing() -> None:
     assert not row("lz4", TOKENS, TOKENS - 1).is_as_wanted
     assert row("fp8", 3, TOKENS).is_as_wanted
     assert "1 of 2 answers the same" in row("fp8", 3, TOKENS).text
+
+
+def test_each_way_is_the_first_in_turn() -> None:
+    assert [rotated("abc", by) for by in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
