@@ -1,5 +1,6 @@
 """`graceway bench …`: the sub-commands. Each imports what it measures when it runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -191,9 +192,7 @@ def kv_restore(
 
     from deploy.bench_kv_restore import PARTS, run
 
-    if unknown := set(only or ()) - set(PARTS):
-        typer.echo(f"no part {', '.join(sorted(unknown))}; there is {', '.join(PARTS)}", err=True)
-        raise typer.Exit(EXIT_WRONG_OPTION)
+    _refuse_unknown("part", only, PARTS)
     found = asyncio.run(run(model, rounds, only or PARTS, typer.echo))
     _write_json(json, found)
     if not found.holds:
@@ -218,14 +217,19 @@ def kv_codecs(
     from deploy.bench_kv_codecs import run
     from state_store.kv.block_format import Codec
 
-    if unknown := set(only or ()) - set(get_args(Codec)):
-        typer.echo(f"no codec {', '.join(sorted(unknown))}; there is {', '.join(get_args(Codec))}", err=True)
-        raise typer.Exit(EXIT_WRONG_OPTION)
+    _refuse_unknown("codec", only, get_args(Codec))
     codecs = cast(list[Codec], only or list(get_args(Codec)))
     rows = asyncio.run(run(model, codecs, prompts, typer.echo))
     _write_json(json, rows)
     if not all(row.is_as_wanted for row in rows):
         raise typer.Exit(EXIT_CLAIM_FAILED)
+
+
+def _refuse_unknown(what: str, asked: Sequence[str] | None, known: Sequence[str]) -> None:
+    """Ends the command over a value that an option does not have."""
+    if unknown := set(asked or ()) - set(known):
+        typer.echo(f"no {what} {', '.join(sorted(unknown))}; there is {', '.join(known)}", err=True)
+        raise typer.Exit(EXIT_WRONG_OPTION)
 
 
 def _write_json(path: Path | None, content: object) -> None:

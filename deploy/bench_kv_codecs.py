@@ -1,7 +1,7 @@
 """What each way to make KV blocks smaller is worth, on two real vLLM servers: bytes, time to restore, and what is said after.
 
-One engine computes a prompt, the other restores it and goes on greedily. The prompts are random words, after which the next
-token is less sure than after a text that means something: what changes nothing here changes little anywhere.
+One engine computes a prompt, the other restores it and goes on greedily. The prompts are random words; after a text that means
+something, answers may change sooner.
 """
 
 from collections.abc import Callable, Sequence

@@ -31,7 +31,9 @@ class PagedCache:
 
     def __init__(self, tensors: Sequence[torch.Tensor], num_blocks: int) -> None:
         self._layers: list[_Layer] = []
-        self._device, self._dtype = tensors[0].device, str(tensors[0].dtype).removeprefix("torch.")
+        self._device = tensors[0].device
+        self.dtype = str(tensors[0].dtype).removeprefix("torch.")
+        """Of its elements, as torch calls it: `bfloat16`."""
         self.block_bytes = 0
         for tensor in tensors:
             if tensor.shape[0] != num_blocks or tensor.stride(-1) != 1:
@@ -40,11 +42,6 @@ class PagedCache:
             plain = tensor.view(torch.uint8)
             self._layers.append(_Layer(plain.numpy() if self.is_on_cpu else plain, self.block_bytes, size))
             self.block_bytes += size
-
-    @property
-    def dtype(self) -> str:
-        """Of its elements, as torch calls it: `bfloat16`."""
-        return self._dtype
 
     @property
     def shape(self) -> list[tuple[int, ...]]:

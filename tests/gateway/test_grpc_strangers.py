@@ -1,6 +1,5 @@
 """What gRPC tells to strangers once there are keys: that it lives and is ready, and nothing else."""
 
-import socket
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
@@ -18,22 +17,13 @@ from gateway.grpc_api import SERVICE
 from gateway.inference_pb import inference_pb2 as pb
 from gateway.inference_pb.inference_pb2_grpc import GRPCInferenceServiceStub
 from tests.integration.rig import canned, serving
+from tests.integration.stranger import own_address
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 KEY = {"name": "one", "sha256": sha256(b"sk-one").hexdigest()}
 BEARING = (("authorization", "Bearer sk-one"),)
 Metadata = tuple[tuple[str, str], ...]
-
-
-def own_address() -> str:
-    """This machine's address on a network: whoever calls from there does not call from loopback."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            pytest.skip("this machine has no network")
-        return str(probe.getsockname()[0])
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 
-def _own_address() -> str:
-    """An address of this machine beyond loopback. No packet leaves for it."""
+def own_address() -> str:
+    """An address of this machine beyond loopback, which strangers come from. No packet leaves for it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -23,7 +23,7 @@ def _own_address() -> str:
 @asynccontextmanager
 async def from_afar(url: str) -> AsyncIterator[str]:
     """An address on loopback behind which the gateway at `url` sees strangers."""
-    target, own = urlsplit(url), _own_address()
+    target, own = urlsplit(url), own_address()
     under_way: set[asyncio.Task[None]] = set()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
