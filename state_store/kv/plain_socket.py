@@ -41,6 +41,13 @@ def set_timeout(sock: socket.socket, timeout_s: float) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
+def is_local(sock: socket.socket) -> bool:
+    """Whether the server that it is connected to runs on this machine."""
+    if sock.family == socket.AF_UNIX:
+        return True
+    return bool(sock.getpeername()[0] == sock.getsockname()[0])
+
+
 def _unix(path: str, timeout_s: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -5,11 +5,12 @@ value's head with a few bytes and the value itself with one call into the place 
 """
 
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Union
 
-from state_store.kv.plain_socket import connect, set_timeout
+from state_store.kv.plain_socket import connect, is_local, set_timeout
 from state_store.redis_url import Server
 
 Argument = bytes | memoryview | tuple[bytes, memoryview]
@@ -20,6 +21,8 @@ _CRLF = b"\r\n"
 _HEAD_BYTES = 64
 _MOST_PARTS = 256
 """Buffers that one system call takes (IOV_MAX is 1024)."""
+_AWAKE_S = 1e-3
+"""How long a value's next bytes are looked for, on the server's own machine, before the reader sleeps till they come."""
 
 
 class ConnectionFailed(Exception):  # noqa: N818 - a condition that callers plan for
@@ -44,6 +47,7 @@ class Connection:
             raise ConnectionFailed(str(error)) from error
         self._has_vectors = not login.get("ssl")
         self._flags = socket.MSG_WAITALL if self._has_vectors else 0
+        self._stays_awake = self._has_vectors and is_local(self._socket)
         self._ahead = bytearray(_HEAD_BYTES)
         self._begin = self._end = 0
         try:
@@ -104,7 +108,7 @@ class Connection:
 
         A value that does not fit is read past and given the size that it has; so is one that is an error, as None.
         """
-        line = self._line()
+        line = self._line(awake=self._stays_awake)
         if line[:1] == b"-":
             return None
         if line[:1] != b"$":
@@ -150,14 +154,14 @@ class Connection:
             if sent:
                 parts[first] = memoryview(parts[first])[sent:]
 
-    def _line(self) -> bytes:
+    def _line(self, *, awake: bool = False) -> bytes:
         while (at := self._ahead.find(_CRLF, self._begin, self._end)) < 0:
             if self._begin:
                 self._ahead[: self._end - self._begin] = self._ahead[self._begin : self._end]
                 self._begin, self._end = 0, self._end - self._begin
             if self._end == len(self._ahead):
                 self._ahead.extend(bytes(len(self._ahead)))
-            self._end += self._read_some(memoryview(self._ahead)[self._end :])
+            self._end += self._read_some(memoryview(self._ahead)[self._end :], awake=awake)
         line = bytes(self._ahead[self._begin : at])
         self._begin = at + len(_CRLF)
         return line
@@ -174,7 +178,7 @@ class Connection:
         place[:ready] = self._ahead[self._begin : self._begin + ready]
         self._begin += ready
         while ready < len(place):
-            ready += self._read_some(place[ready:], self._flags)
+            ready += self._read_some(place[ready:], self._flags, awake=self._stays_awake)
 
     def _skip(self, size: int) -> None:
         ready = min(size, self._end - self._begin)
@@ -184,14 +188,30 @@ class Connection:
         while size:
             size -= self._read_some(memoryview(waste)[: min(size, len(waste))])
 
-    def _read_some(self, place: memoryview, flags: int = 0) -> int:
+    def _read_some(self, place: memoryview, flags: int = 0, *, awake: bool = False) -> int:
         try:
-            count = self._socket.recv_into(place, len(place), flags)
+            count = self._next_awake(place) if awake else None
+            if count is None:
+                count = self._socket.recv_into(place, len(place), flags)
         except OSError as error:
             raise ConnectionFailed(f"no answer within {self._timeout_s * 1000:.0f} ms ({error})") from error
         if not count:
             raise ConnectionFailed("the server closed the connection")
         return count
+
+    def _next_awake(self, place: memoryview) -> int | None:
+        """The bytes that come next, without sleeping until they do; None if they don't come soon.
+
+        Who sends on the same machine has to wake who sleeps, once for each piece that fits into the socket, and that is
+        a fifth of what sending costs. Looking for them takes as much CPU in all, and two thirds of the time.
+        """
+        until_s = time.perf_counter() + _AWAKE_S
+        while time.perf_counter() < until_s:
+            try:
+                return self._socket.recv_into(place, len(place), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+        return None
 
 
 def _encode(command: Sequence[Argument], parts: list[bytes | memoryview]) -> None:
