@@ -68,9 +68,9 @@ def _problem(detail: ErrorDetails, place: Place, document: Document, root: type[
     if value is None and kind in _TYPES:
         return Problem(line, f"{name} has no value", f"Write {_TYPES[kind]}, or remove the key")
     if kind in _TYPES:
-        return Problem(line, f"{name} is {_shown(value)}", _type_mend(kind, value))
+        return Problem(line, f"{name} is {_shown(value)}", _type_mend(kind, value, str(place[-1])))
     if kind in _BOUNDS:
-        bounds = {key: f"{bound:g}" for key, bound in limits.items()}
+        bounds = {key: f"{bound:.15g}" for key, bound in limits.items()}
         return Problem(line, f"{name} is {_shown(value)}", f"Write {_BOUNDS[kind].format(**bounds)}")
     if kind == "literal_error":
         return _not_one_of(line, name, str(value), str(limits["expected"]))
@@ -84,9 +84,11 @@ def _problem(detail: ErrorDetails, place: Place, document: Document, root: type[
     )
 
 
-def _type_mend(kind: str, value: object) -> str:
+def _type_mend(kind: str, value: object, key: str) -> str:
     if kind in ("int_type", "float_type") and isinstance(value, str) and value.replace(".", "", 1).isdigit():
         return "Remove the quotes: a number is wanted, not text"
+    if kind == "int_type" and key.endswith("_bytes"):
+        return "Write it in bytes, such as 1073741824 for 1 GiB"
     return f"Write {_TYPES[kind]}"
 
 

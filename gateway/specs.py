@@ -117,7 +117,7 @@ class KvSpec(Spec):
     strategy: Literal["recompute", "checkpoint", "replicate", "sync"] = "recompute"
     budget_bytes: Annotated[int, Field(ge=1024 * 1024)] = 512 * 1024 * 1024
     """Of all blocks in the store, of all replicas together."""
-    ttl_s: Seconds = 3600.0
+    ttl_s: Annotated[float, Field(gt=0, le=31_536_000)] = 3600.0
     """How long a block stays that nobody uses."""
     compression: Literal["none", "lz4", "int8", "fp8"] = "none"
     """`lz4` is without loss; `int8` and `fp8` keep one byte an element. It pays where the link is slow."""

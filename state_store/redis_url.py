@@ -10,7 +10,7 @@ Sentinels' own login `sentinel_user` and `sentinel_password`.
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 Kind = Literal["single", "sentinel", "cluster"]
 KINDS: dict[str, Kind] = {
@@ -29,6 +29,8 @@ has of two or three can't have been written to it alone."""
 FILES = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
 OPTIONS = (*FILES, "tls", "db", "wait_replicas", "timeout_ms", "sentinel_user", "sentinel_password")
 DEFAULT_TIMEOUT_S = 0.05
+_ENCODED = "; in a password, write / as %2F, ? as %3F, # as %23 and % as %25"
+"""Said where a password that is not may have been taken for something else."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -112,7 +114,7 @@ def _is_yes(word: str) -> bool:
 def _number(options: dict[str, str], name: str, default: str) -> int:
     text = options.get(name, default) or "0"
     if not text.isdigit():
-        raise ValueError(f"{name} is a number, not {text!r}")
+        raise ValueError(f"{name} is a number{_ENCODED}")
     if name == "timeout_ms" and int(text) == 0:
         raise ValueError("timeout_ms is a number above 0")
     return int(text)
@@ -124,5 +126,20 @@ def _servers(hosts: str, port: int) -> tuple[Server, ...]:
         parts = urlsplit(f"//{host}")
         if not parts.hostname:
             raise ValueError("the host is missing: write HOST:PORT")
-        found.append(Server(parts.hostname, parts.port or port))
+        found.append(Server(_name(parts.hostname), _port(parts) or port))
     return tuple(found)
+
+
+def _name(host: str) -> str:
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError(f"the host is no name{_ENCODED}") from None
+    return host
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        return parts.port
+    except ValueError:
+        raise ValueError(f"the port is a number up to 65535{_ENCODED}") from None

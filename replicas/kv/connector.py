@@ -22,7 +22,7 @@ from replicas.kv.engine_metrics import KvPromMetrics, KvStats
 from replicas.kv.fingerprint import fingerprint, weights_digest
 from replicas.kv.paged_cache import PagedCache
 from replicas.kv.scheduler_side import Scheduled, SchedulerSide
-from replicas.kv.settings import CONNECTOR, MODULE, received, url_of
+from replicas.kv.settings import CONNECTOR, MODULE, received, unknown, url_of, why_none
 from replicas.kv.step_plan import Loaded, StepPlan
 from replicas.kv.worker_side import StepReport, WorkerSide
 from state_store.kv.block_format import LOSSY
@@ -54,14 +54,18 @@ class GracewayKvConnector(KVConnectorBase_V1):
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        self._settings = received(vllm_config.kv_transfer_config.kv_connector_extra_config or {})
+        extra = vllm_config.kv_transfer_config.kv_connector_extra_config or {}
+        self._settings = received(extra)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         self._report = StepReport()
-        url, why_not = url_of(), _why_not(vllm_config, kv_cache_config)
-        self._is_on = bool(url) and not why_not
+        url = url_of()
+        why_not = why_none(self._settings, url) or _why_not(vllm_config, kv_cache_config)
+        self._is_on = not why_not
+        if ignored := unknown(extra):
+            _log.warning("kv_connector_extra_config has no %s: ignored", ", ".join(ignored))
         if not self._is_on:
-            _log.warning("KV blocks are not kept: %s", why_not or "nobody said where")
+            _log.warning("KV blocks are not kept: %s", why_not)
         elif role == KVConnectorRole.SCHEDULER:
             self._scheduler = self._scheduler_side(url)
 

@@ -4,6 +4,7 @@ Blocks are copied out of the cache when their turn comes, so a request that ende
 and its scheduler never wait for either.
 """
 
+import logging
 import threading
 import time
 from collections import Counter, deque
@@ -17,6 +18,7 @@ from state_store.kv.block_format import BlockId, Codec, pack, stored_bytes
 from state_store.kv.block_store import BlockStore, BlocksUnavailable, Outgoing
 from state_store.kv.budget import Use
 
+_log = logging.getLogger("vllm.graceway.kv")
 _BATCH = 4
 _SECOND_TRY_S = 0.3
 """Longer than the store's breaker keeps out everybody at first."""
@@ -130,18 +132,27 @@ class Saver:
     def _try(self, job: _Job, rows: Rows) -> None:
         """Saves, and once more after a moment if Redis does not answer: a hole makes what comes after it useless."""
         begun = time.thread_time()
-        for wait_s in (_SECOND_TRY_S, None):
-            try:
-                self._save(job, rows)
-                break
-            except BlocksUnavailable:
-                if wait_s is None or self._is_closing or job.is_copied:
-                    self._incomplete.add(job.transfer.request)
-                    self._count("save_failed_blocks", len(job.transfer.hashes))
+        try:
+            for wait_s in (_SECOND_TRY_S, None):
+                try:
+                    self._save(job, rows)
                     break
-                time.sleep(wait_s)
-        self._count("save_cpu_seconds", time.thread_time() - begun)
-        self._done(job)
+                except BlocksUnavailable:
+                    if wait_s is None or self._is_closing or job.is_copied:
+                        self._failed(job)
+                        break
+                    time.sleep(wait_s)
+        except Exception:
+            # Without this thread no block would come free any more, and the engine would stand still.
+            _log.exception("KV blocks are not saved")
+            self._failed(job)
+        finally:
+            self._count("save_cpu_seconds", time.thread_time() - begun)
+            self._done(job)
+
+    def _failed(self, job: _Job) -> None:
+        self._incomplete.add(job.transfer.request)
+        self._count("save_failed_blocks", len(job.transfer.hashes))
 
     def _next(self) -> _Job | Ended | None:
         """The next in the queue, as soon as there is one; None when it is to end."""

@@ -4,6 +4,7 @@ It hardly waits: blocks are looked up in a thread as soon as a request arrives. 
 answer is there waits a moment for it, once, and is then asked about again, step by step, up to a limit.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from state_store.kv.block_format import HEAD_BYTES, BlockId
 from state_store.kv.block_store import BlockStore, BlocksUnavailable
 from state_store.kv.turn import PARAMETER, is_kept
 
+_log = logging.getLogger("vllm.graceway.kv")
 _LOOK_UP_SHARE, _LOOK_UP_LEAST_S, _LOOK_UP_MOST_S = 0.1, 0.1, 0.5
 """A look-up may take this share of what computing would: a Redis that is late for a moment costs less than the whole prompt."""
 _LOOK_UP_AGAIN_S = 0.05
@@ -219,7 +221,12 @@ class SchedulerSide:
         if not hashes:
             return 0
         asked = [BlockId(rank, block_hash) for block_hash in hashes for rank in self._fingerprints]
-        found = self._ask(asked, time.monotonic() + patience_s)
+        try:
+            found = self._ask(asked, time.monotonic() + patience_s)
+        except Exception:
+            # Raised to the scheduler, it would end the engine.
+            _log.exception("KV blocks are not looked up")
+            return 0
         return found.index(False) // len(self._fingerprints) if False in found else len(hashes)
 
     def _ask(self, asked: Sequence[BlockId], until: float) -> list[bool]:

@@ -4,10 +4,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from state_store.kv.block_format import Codec
 from state_store.kv.budget import Budget
+from state_store.redis_url import parse_redis_url
 
 Strategy = Literal["recompute", "checkpoint", "replicate", "sync"]
 URL_VARIABLE = "GRACEWAY_KV_URL"
@@ -15,7 +18,7 @@ URL_VARIABLE = "GRACEWAY_KV_URL"
 CONNECTOR, MODULE = "GracewayKvConnector", "replicas.kv.connector"
 
 DEFAULT_BUDGET_BYTES = 512 * 1024 * 1024
-DEFAULT_TTL_S = 3600.0
+DEFAULT_TTL_S, MOST_TTL_S = 3600.0, 31_536_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +30,13 @@ class KvSettings:
     """
 
     strategy: Strategy = "replicate"
-    budget_bytes: int = DEFAULT_BUDGET_BYTES
+    budget_bytes: Annotated[int, Field(strict=True, ge=1)] = DEFAULT_BUDGET_BYTES
     """Of all blocks in Redis, of all replicas together."""
-    ttl_s: float = DEFAULT_TTL_S
+    ttl_s: Annotated[float, Field(strict=True, gt=0, le=MOST_TTL_S)] = DEFAULT_TTL_S
     compression: Codec = "none"
-    connections: int = 2
+    connections: Annotated[int, Field(strict=True, ge=1)] = 2
     """That load at once."""
-    host_memory_bytes: int = 0
+    host_memory_bytes: Annotated[int, Field(strict=True, ge=0)] = 0
     """Of vLLM's own tier in the memory beside the GPU: what is there is not asked of Redis."""
 
     @property
@@ -67,10 +70,35 @@ def connector(name: str, extra: Mapping[str, object]) -> dict[str, object]:
 
 
 def received(extra_config: Mapping[str, Any]) -> KvSettings:
-    """The settings as the connector finds them; keys of a newer sender are ignored."""
-    return KvSettings(**{k: v for k, v in extra_config.items() if k in KvSettings.__dataclass_fields__})
+    """The settings as the connector finds them; those that are `unknown` are ignored. Raises ValueError with the key."""
+    known = {name: value for name, value in extra_config.items() if name in KvSettings.__dataclass_fields__}
+    try:
+        return TypeAdapter(KvSettings).validate_python(known)
+    except ValidationError as error:
+        why = "; ".join(
+            f"{fault['loc'][0]} is {fault['input']!r}: {fault['msg']}" for fault in error.errors()
+        )
+        raise ValueError(f"kv_connector_extra_config: {why}") from None
+
+
+def unknown(extra_config: Mapping[str, Any]) -> list[str]:
+    """Keys that say nothing here: misspelt, or of a newer sender."""
+    return sorted(extra_config.keys() - KvSettings.__dataclass_fields__.keys())
+
+
+def why_none(settings: KvSettings, url: str) -> str:
+    """Why no blocks are to be kept; empty when some are."""
+    if settings.strategy == "recompute":
+        return "the strategy is recompute"
+    return "" if url else f"{URL_VARIABLE} does not say where"
 
 
 def url_of(environment: Mapping[str, str] = os.environ) -> str:
-    """Where the blocks are; empty when nobody said."""
-    return environment.get(URL_VARIABLE, "")
+    """Where the blocks are; empty when nobody said. Raises ValueError for what is no address of a Redis."""
+    url = environment.get(URL_VARIABLE, "")
+    try:
+        if url:
+            parse_redis_url(url)
+    except ValueError as error:
+        raise ValueError(f"{URL_VARIABLE}: {error}") from None
+    return url

@@ -72,7 +72,8 @@ class BlockStore:
         found = [False] * len(blocks)
         patience_s = max(self._control_timeout_s, within_s)
         for node, places in self._by_node([block.key for block in blocks]):
-            with node.connection(patience_s) as connection:
+            until = self._now() + self._control_timeout_s + patience_s
+            with node.connection(patience_s, until) as connection:
                 replies = connection.ask([[b"EXISTS", blocks[at].key] for at in places])
             for at, reply in zip(places, replies, strict=True):
                 found[at] = self._seen(reply) == 1
@@ -149,7 +150,7 @@ class BlockStore:
     ) -> Iterator[int | None]:
         left_s = max(0.001, deadline - self._now())
         patience_s = min(left_s, max(_DATA_TIMEOUT_S, min(_DATA_MOST_S, _DATA_SHARE * left_s)))
-        with node.connection(patience_s) as connection:
+        with node.connection(patience_s, deadline) as connection:
             window = max(1, _WINDOW_BYTES // len(places[0]))
             connection.send([[b"GET", block.key] for block in blocks[:window]])
             for number, place in enumerate(places):

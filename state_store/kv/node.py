@@ -1,5 +1,6 @@
 """One Redis server that has blocks: its connections, and when it is left alone."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,8 +38,9 @@ class Node:
         return self._breaker.state == "closed"
 
     @contextmanager
-    def connection(self, timeout_s: float) -> Iterator[Connection]:
-        """A connection, each of whose calls ends within `timeout_s`. It is kept if all its replies were read.
+    def connection(self, timeout_s: float, until: float = math.inf) -> Iterator[Connection]:
+        """A connection that waits for more for `timeout_s` at most, and reads nothing after `until`, which is monotonic.
+        It is kept if all its replies were read.
 
         Raises BlocksUnavailable, also in place of a ConnectionFailed within the context.
         """
@@ -47,7 +49,7 @@ class Node:
         is_clean = False
         try:
             connection = self._take() or self._connect(self._connect_timeout_s)
-            connection.patience(timeout_s)
+            connection.patience(timeout_s, until)
             yield connection
             is_clean = True
         except ConnectionFailed as error:

@@ -19,7 +19,7 @@ def connect(server: Server, login: Mapping[str, Any], timeout_s: float) -> socke
     if server.path:
         sock = _unix(server.path, timeout_s)
     else:
-        sock = socket.create_connection((server.host, server.port), timeout_s)
+        sock = _tcp(server, timeout_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
@@ -46,6 +46,13 @@ def is_local(sock: socket.socket) -> bool:
     if sock.family == socket.AF_UNIX:
         return True
     return bool(sock.getpeername()[0] == sock.getsockname()[0])
+
+
+def _tcp(server: Server, timeout_s: float) -> socket.socket:
+    try:
+        return socket.create_connection((server.host, server.port), timeout_s)
+    except UnicodeError:
+        raise OSError(f"{server.host} is no name of a host") from None
 
 
 def _unix(path: str, timeout_s: float) -> socket.socket:

@@ -4,6 +4,7 @@ The rest of Graceway talks to Redis through redis-py, whose parser copies each v
 value's head with a few bytes and the value itself with one call into the place where it is wanted.
 """
 
+import math
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ class Connection:
     """
 
     def __init__(self, server: Server, login: Mapping[str, Any], timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+        self._timeout_s, self._until = timeout_s, math.inf
         try:
             self._socket = connect(server, login, timeout_s)
         except OSError as error:
@@ -65,8 +66,12 @@ class Connection:
     def close(self) -> None:
         self._socket.close()
 
-    def patience(self, timeout_s: float) -> None:
-        """How long each of the following reads and writes may wait."""
+    def patience(self, timeout_s: float, until: float = math.inf) -> None:
+        """How long each of the following reads and writes may wait for more, and when, monotonic, no more is read.
+
+        Without `until`, whoever sends a little now and then is read from for as long as that takes.
+        """
+        self._until = until
         if timeout_s != self._timeout_s:
             self._timeout_s = timeout_s
             set_timeout(self._socket, timeout_s)
@@ -91,10 +96,7 @@ class Connection:
             return rest
         if kind == b"-":
             return ServerError(rest.decode("utf-8", "replace"))
-        try:
-            count = int(rest)
-        except ValueError:
-            raise ConnectionFailed(f"no RESP: {line[:40]!r}") from None
+        count = _number(line)
         if kind == b":":
             return count
         if kind == b"$":
@@ -113,7 +115,7 @@ class Connection:
             return None
         if line[:1] != b"$":
             raise ConnectionFailed(f"no value: {line[:40]!r}")
-        size = int(line[1:])
+        size = _number(line)
         if size < 0:
             return None
         if size > len(place):
@@ -189,6 +191,8 @@ class Connection:
             size -= self._read_some(memoryview(waste)[: min(size, len(waste))])
 
     def _read_some(self, place: memoryview, flags: int = 0, *, awake: bool = False) -> int:
+        if time.monotonic() > self._until:
+            raise ConnectionFailed("what is asked for does not come whole in time")
         try:
             count = self._next_awake(place) if awake else None
             if count is None:
@@ -212,6 +216,13 @@ class Connection:
             except BlockingIOError:
                 continue
         return None
+
+
+def _number(line: bytes) -> int:
+    try:
+        return int(line[1:])
+    except ValueError:
+        raise ConnectionFailed(f"no RESP: {line[:40]!r}") from None
 
 
 def _encode(command: Sequence[Argument], parts: list[bytes | memoryview]) -> None:

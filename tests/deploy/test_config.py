@@ -171,6 +171,18 @@ BAD = {
         tier("backend: cache\n        slots: eight"),
         "c.yaml:5: 'models.chat.tiers[0].slots' is 'eight'. Write a whole number such as 8",
     ),
+    "a size in words": (
+        tier("backend: cache\n        kv: {budget_bytes: 4GB}"),
+        "c.yaml:5: 'models.chat.tiers[0].kv.budget_bytes' is '4GB'. Write it in bytes, such as 1073741824 for 1 GiB",
+    ),
+    "a size that is too small": (
+        tier("backend: cache\n        kv: {budget_bytes: 100}"),
+        "c.yaml:5: 'models.chat.tiers[0].kv.budget_bytes' is 100. Write at least 1048576",
+    ),
+    "a time without end": (
+        tier("backend: cache\n        kv: {ttl_s: 1e300}"),
+        "c.yaml:5: 'models.chat.tiers[0].kv.ttl_s' is 1e+300. Write at most 31536000",
+    ),
     "fraction for a whole number": (
         tier("backend: cache\n        slots: 2.5"),
         "c.yaml:5: 'models.chat.tiers[0].slots' is 2.5. Write a whole number such as 8",

@@ -1,5 +1,7 @@
 """What a Redis URL says, as tables of literals."""
 
+import re
+
 import pytest
 
 from state_store.redis_url import RedisUrl, Server, parse_redis_url
@@ -43,7 +45,10 @@ WRONG = {
     "postgres://h": "is none of redis://",
     "redis://": "host is missing",
     "redis://h:1,": "host is missing",
-    "redis://h:x": "Port could not be cast",
+    "redis://h:x": "port is a number up to 65535",
+    "redis://h:99999": "port is a number up to 65535",
+    "redis://a..b:1": "the host is no name",
+    f"redis+cluster://a:1,{'b' * 64}:1": "the host is no name",
     "unix://": "path is missing",
     "redis://h/nine": "db is a number",
     "redis://h?color=red": "no option 'color'",
@@ -59,6 +64,13 @@ WRONG = {
 def test_what_is_wrong(url: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_redis_url(url)
+
+
+@pytest.mark.parametrize("password", ["hu/sh", "hush/x", "hu#sh", "hush?x", "h:ush?"])
+def test_a_password_that_should_be_encoded_is_in_no_error_which_says_how(password: str) -> None:
+    with pytest.raises(ValueError, match="in a password, write / as %2F") as error:
+        parse_redis_url(f"redis://user:{password}@h:1")
+    assert not re.search("ush|sh@", str(error.value))
 
 
 def test_a_password_is_in_no_repr() -> None:

@@ -1,6 +1,7 @@
 """What is looked up, loaded and saved of a request, step by step, without a model."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,17 @@ def test_a_block_must_be_there_of_every_rank(rig: Rig) -> None:
     subject, asking = side(rig, ranks=2), request()
     subject.arrived(asking)
     assert matched(subject, asking) == 0
+
+
+def test_what_nobody_foresaw_means_nothing_to_load_and_does_not_end_the_engine(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    no_hash: Any = None
+    subject, asking = side(rig), request()
+    asking.block_hashes = [no_hash] * 10
+    subject.arrived(asking)
+    assert matched(subject, asking) == 0
+    assert "KV blocks are not looked up" in caplog.text
 
 
 def test_no_answer_in_time_means_nothing_to_load(rig: Rig) -> None:

@@ -1,6 +1,7 @@
 """How an engine is told: on its command line, and where that would be read by others, in its environment."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from replicas.engines import EngineSpec, command, environment
 from replicas.kv.fingerprint import fingerprint, weights_digest
-from replicas.kv.settings import KvSettings, arguments, received, url_of
+from replicas.kv.settings import KvSettings, Strategy, arguments, received, unknown, url_of, why_none
 
 SPEC = EngineSpec("vllm", "m", "m", slots=1)
 
@@ -25,6 +26,41 @@ def test_what_is_sent_is_what_arrives() -> None:
     assert flag == "--kv-transfer-config"
     assert config["kv_load_failure_policy"] == "recompute"
     assert received({**config["kv_connector_extra_config"], "newer": 1}) == settings
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"strategy": "replicat"}, "strategy is 'replicat': Input should be 'recompute', 'checkpoint'"),
+        ({"compression": "zstd"}, "compression is 'zstd': Input should be 'none', 'lz4'"),
+        ({"budget_bytes": "4GB"}, "budget_bytes is '4GB': Input should be a valid integer"),
+        ({"connections": 0}, "connections is 0: Input should be greater than or equal to 1"),
+        ({"ttl_s": 1e300}, "ttl_s is 1e"),
+        ({"ttl_s": 0, "connections": 2.5}, "ttl_s is 0: .*; connections is 2.5"),
+    ],
+)
+def test_what_can_t_be_meant_is_refused_by_name(wrong: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=f"kv_connector_extra_config: {why}"):
+        received(wrong)
+
+
+def test_a_key_that_says_nothing_is_told() -> None:
+    assert unknown({"strategy": "sync", "budget": 5}) == ["budget"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "url", "why"),
+    [("recompute", "redis://h", "recompute"), ("sync", "", "GRACEWAY_KV_URL"), ("sync", "redis://h", "^$")],
+)
+def test_nothing_is_kept_without_an_address_or_by_a_strategy_that_keeps_nothing(
+    strategy: Strategy, url: str, why: str
+) -> None:
+    assert re.search(why, why_none(KvSettings(strategy), url))
+
+
+def test_an_address_that_is_none_is_refused_with_its_variable() -> None:
+    with pytest.raises(ValueError, match=r"GRACEWAY_KV_URL: .*is none of redis://"):
+        url_of({"GRACEWAY_KV_URL": "http://cache"})
 
 
 def test_vllm_s_own_tier_in_host_memory_is_above_redis() -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -227,6 +228,20 @@ def test_a_turn_that_redis_did_not_take_is_not_acknowledged(rig: Rig) -> None:
     assert settled(worker).sent == {"r"}
     assert redis.get(turn_key("turn-1")) is None
     assert worker.take_counts()["save_failed_blocks"] == COUNT
+
+
+def test_what_nobody_foresaw_keeps_no_block_and_stops_no_later_save(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, redis = rig.worker(tensors(1)), rig.redis()
+    no_hash: Any = None
+    worker.after_step(
+        StepPlan(saves=[Transfer("odd", (no_hash,), (3,), 0), saving()], ended=[Ended("odd"), Ended("r")])
+    )
+    assert settled(worker).sent == {"odd", "r"}
+    assert redis.exists(*map(key, HASHES)) == COUNT
+    assert worker.take_counts()["save_failed_blocks"] == 1
+    assert "KV blocks are not saved" in caplog.text
 
 
 def test_a_backlog_is_bounded(rig: Rig) -> None:

@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ def sending(listener: socket.socket, pieces: Sequence[bytes], pause_s: float) ->
     """To whoever connects, with a pause before each piece; then it hangs up."""
 
     def serve() -> None:
-        with listener.accept()[0] as client:
+        with listener.accept()[0] as client, suppress(BrokenPipeError, ConnectionResetError):
             for piece in pieces:
                 time.sleep(pause_s)
                 client.sendall(piece)
@@ -73,6 +73,32 @@ def test_who_waits_for_a_silent_server_sleeps_and_gives_up_in_time(
             connection.value_into(memoryview(bytearray(100)))
         assert time.perf_counter() - begun_s >= SILENCE_S
         assert time.thread_time() - cpu_s < SILENCE_S / 3
+
+
+def test_who_sends_a_little_now_and_then_is_not_read_from_for_ever(
+    listener: tuple[socket.socket, Server],
+) -> None:
+    pieces = [b"$1000000\r\n", *[b"x"] * 60]
+    with sending(listener[0], pieces, SILENCE_S / 10), Connection(listener[1], {}, 5.0) as connection:
+        begun_s = time.monotonic()
+        connection.patience(SILENCE_S / 2, until=begun_s + SILENCE_S)
+        with pytest.raises(ConnectionFailed, match="not come whole in time"):
+            connection.value_into(memoryview(bytearray(1_000_000)))
+        assert SILENCE_S <= time.monotonic() - begun_s < 4 * SILENCE_S
+
+
+def test_what_is_no_number_is_a_failure_of_the_connection(listener: tuple[socket.socket, Server]) -> None:
+    with (
+        sending(listener[0], [b"$many\r\n"], 0.0),
+        Connection(listener[1], {}, 5.0) as connection,
+        pytest.raises(ConnectionFailed, match="no RESP"),
+    ):
+        connection.value_into(memoryview(bytearray(100)))
+
+
+def test_a_name_that_is_none_can_t_be_connected_to() -> None:
+    with pytest.raises(ConnectionFailed, match=r"a\.\.b is no name of a host"):
+        Connection(Server("a..b", 6379), {}, SILENCE_S)
 
 
 def test_who_hangs_up_is_noticed(listener: tuple[socket.socket, Server]) -> None:
