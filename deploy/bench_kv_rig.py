@@ -17,13 +17,13 @@ from deploy.http_server import free_ports
 from replicas.kv.settings import KvSettings
 from state_store.embedded import EmbeddedRedis
 from state_store.kv.block_format import BLOCK_KEYS
-from state_store.kv.budget import USED
 
 CONVERSATION_TOKENS, TURN_TOKENS, ANSWER_TOKENS = 1200, 48, 64
 WARM_RATIO, RECOMPUTE_RATIO = 1.3, 1 / 3
 BUDGET_BYTES = 1 << 30
 """More than a bench writes: nothing is missed for want of room."""
 _REPLICATE = KvSettings("replicate", BUDGET_BYTES)
+_USED = _REPLICATE.budget.used
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Bench:
     async def until_saved(self) -> None:
         """Returns when no more blocks come in."""
         before = -1
-        while before != (now := self.redis.zcard(USED)):
+        while before != (now := self.redis.zcard(_USED)):
             before = now
             await asyncio.sleep(0.5)
 

@@ -69,7 +69,7 @@ HERE = Node()
 
 def build_supervisor(model: str, tier: Tier, replica: str, store_url: str, node: Node = HERE) -> Supervisor:
     """The supervisor of one replica of a managed tier, which registers in the store at `store_url`."""
-    engine = engine_spec(tier, store_url)
+    engine = engine_spec(model, tier, store_url)
     probe = tier.probe
     known = KnownPrompt(probe.prompt, probe.expect, probe.max_tokens) if probe else KnownPrompt()
     spec = ReplicaSpec(
@@ -85,8 +85,8 @@ def build_supervisor(model: str, tier: Tier, replica: str, store_url: str, node:
     return Supervisor(spec, supervisors_store(store_url))
 
 
-def engine_spec(tier: Tier, store_url: str) -> EngineSpec:
-    """The engine of a managed tier; its KV blocks, if it keeps any, are in the store at `store_url`."""
+def engine_spec(model: str, tier: Tier, store_url: str) -> EngineSpec:
+    """The engine of a managed tier of `model`; its KV blocks, if it keeps any, are in the store at `store_url`."""
     return EngineSpec(
         kind=cast(EngineKind, tier.backend),
         argv=tier.command,
@@ -98,8 +98,8 @@ def engine_spec(tier: Tier, store_url: str) -> EngineSpec:
         max_model_len=tier.max_model_len,
         extra_args=tier.engine_args,
         env=tier.environment,
-        kv=KvSettings(**tier.kv.model_dump()),
-        kv_url=store_url if tier.kv.strategy != "recompute" else "",
+        kv=KvSettings(**tier.kv.model_dump(), pool=f"{model}/{tier.name}"),
+        kv_url=store_url if tier.keeps_blocks else "",
     )
 
 
@@ -110,10 +110,8 @@ def _model_name(model: str) -> str:
 
 def _kv_bytes(config: Config) -> int:
     """The room that KV blocks may take, a quarter for what Redis adds to them included."""
-    tiers = [
-        tier for model in config.models.values() for tier in model.tiers if tier.kv.strategy != "recompute"
-    ]
-    return max((5 * tier.kv.budget_bytes // 4 for tier in tiers), default=0)
+    tiers = [tier for model in config.models.values() for tier in model.tiers if tier.keeps_blocks]
+    return sum(5 * tier.kv.budget_bytes // 4 for tier in tiers)
 
 
 @asynccontextmanager

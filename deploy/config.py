@@ -22,6 +22,7 @@ from gateway.specs import (
     GatewaySpec,
     HealthSpec,
     KeySpec,
+    KvSpec,
     LadderSpec,
     LimitsSpec,
     LogSpec,
@@ -83,6 +84,9 @@ class ScaleSpec(Spec):
     """How long nobody must have asked before the last one goes."""
 
 
+_KV_BACKENDS = ("vllm", "openai")
+
+
 class Tier(TierSpec):
     """A tier with what a managed backend (`vllm`, `llamacpp`) needs to start its replicas."""
 
@@ -98,6 +102,11 @@ class Tier(TierSpec):
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables of the engine's process."""
 
+    @property
+    def keeps_blocks(self) -> bool:
+        """Whether KV blocks of it are stored. No word about those of other backends may reach a client."""
+        return self.backend in _KV_BACKENDS and self.kv.strategy != "recompute"
+
     def for_gateway(self) -> TierSpec:
         """What the request path needs; its engine's window and the folder of its tokenizer stand in it where they are known."""
         known: dict[str, object] = {}
@@ -109,6 +118,8 @@ class Tier(TierSpec):
             known["wakes"] = True
         if self.is_managed and self.scale.standbys:
             known["in_rotation"] = max(1, self.scale.min)
+        if not self.keeps_blocks:
+            known["kv"] = KvSpec()
         return TierSpec(**{**{name: getattr(self, name) for name in TierSpec.model_fields}, **known})
 
 

@@ -257,7 +257,7 @@ def _kv_faults(place: Place, model: Plain, store: Plain) -> Iterator[Fault]:
             continue
         here: Place = (*place, "tiers", index, "kv")
         if kv.get("host_memory_bytes") and not tier.get("gpu"):
-            mend = "Set the tier's gpu, or leave it out"
+            mend = "Set the tier's gpu, or leave it out" if tier.get("backend") == "vllm" else "Leave it out"
             yield (*here, "host_memory_bytes"), "vLLM keeps blocks in host memory beside a GPU only", mend
         if kv.get("strategy", "recompute") == "recompute" or not isinstance(url, str):
             continue

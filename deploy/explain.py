@@ -127,7 +127,7 @@ _KEEPS = {
 
 
 def _keeps(tier: Tier) -> str:
-    return f"; {_KEEPS[tier.kv.strategy]}" if tier.kv.strategy in _KEEPS else ""
+    return f"; {_KEEPS[tier.kv.strategy]}" if tier.keeps_blocks else ""
 
 
 def _hardware(tier: Tier) -> str:
@@ -174,6 +174,7 @@ def _warnings(config: Config) -> Iterator[str]:
         for tier in model.tiers:
             yield from _idle_knobs(name, tier)
             yield from _idle_window(name, tier)
+            yield from _idle_kv(name, tier)
             yield from _unbounded_cost(name, tier)
     yield from _idle_sections(config)
     yield from _idle_keys(config)
@@ -217,6 +218,19 @@ def _idle_knobs(name: str, tier: Tier) -> Iterator[str]:
             yield f"{name}/{tier.name}: '{knob}' never applies to backend {tier.backend}. Remove it"
     if tier.has_replicas and tier.slots is not None and "limit" in tier.model_fields_set:
         yield f"{name}/{tier.name}: 'limit' never applies: there are {tier.slots} slots. Remove one of the two"
+
+
+def _idle_kv(name: str, tier: Tier) -> Iterator[str]:
+    """What is said about blocks that nobody keeps, or to servers that hear nothing of it."""
+    said = tier.kv.model_fields_set - {"strategy"}
+    if tier.backend == "openai":
+        why = "servers that already run have it on their own command line"
+    elif tier.backend == "vllm" and not tier.keeps_blocks:
+        why, said = "its strategy is recompute", said - {"host_memory_bytes"}
+    else:
+        return
+    for knob in sorted(said):
+        yield f"{name}/{tier.name}: 'kv.{knob}' never applies: {why}. Remove it"
 
 
 def _unbounded_cost(name: str, tier: Tier) -> Iterator[str]:

@@ -25,7 +25,7 @@ from replicas.kv.scheduler_side import Scheduled, SchedulerSide
 from replicas.kv.settings import CONNECTOR, MODULE, received, unknown, url_of, why_none
 from replicas.kv.step_plan import Loaded, StepPlan
 from replicas.kv.worker_side import StepReport, WorkerSide
-from state_store.kv.block_format import LOSSY
+from state_store.kv.block_format import LOSSY, stored_bytes
 from state_store.kv.block_store import BlockStore
 from state_store.kv.quantised import can_quantise
 
@@ -104,8 +104,23 @@ class GracewayKvConnector(KVConnectorBase_V1):
         rank = self._vllm_config.parallel_config.rank
         store = BlockStore(url_of(), self._settings.budget)
         self._worker = WorkerSide(cache, store, self._fingerprint(rank), self._settings)
-        size_mb = cache.block_bytes / 1e6
-        _log.info("KV blocks of %.2f MB are kept in Redis: %s", size_mb, self._settings.strategy)
+        self._tell(stored_bytes(cache.block_bytes, self._settings.compression, cache.dtype))
+
+    def _tell(self, block_bytes: int) -> None:
+        """What an operator can't see elsewhere: how far the budget reaches."""
+        budget_bytes, strategy = self._settings.budget_bytes, self._settings.strategy
+        room = budget_bytes // block_bytes
+        tokens = room * self._kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+        size_mb = block_bytes / 1e6
+        _log.info(
+            "KV blocks of %.2f MB are kept in Redis: %s, with room for %d tokens", size_mb, strategy, tokens
+        )
+        if not room:
+            _log.warning(
+                "No KV block stays in Redis: one takes %d bytes, and budget_bytes is %d",
+                block_bytes,
+                budget_bytes,
+            )
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         if self._worker is not None:

@@ -7,7 +7,7 @@ and its scheduler never wait for either.
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +66,9 @@ class Saver:
         """Transfers of each request whose blocks were not copied yet."""
         self._ended: set[str] = set()
         self._incomplete: set[str] = set()
-        """Requests of which something was not stored."""
+        """Requests of which something was not stored, or was let go of again."""
+        self._stored: defaultdict[str, set[bytes]] = defaultdict(set)
+        """Keys of each request that is to be acknowledged."""
         self._is_closing = False
         self._thread = threading.Thread(target=self._work, name="kv-save", daemon=True)
         self._thread.start()
@@ -170,7 +172,7 @@ class Saver:
         transfer = job.transfer
         blocks = [BlockId(self._fingerprint, block_hash) for block_hash in transfer.hashes]
         missing = [at for at, is_there in enumerate(self._store.exist(blocks)) if not is_there]
-        uses = [self._use(block, transfer.depth + at) for at, block in enumerate(blocks)]
+        new: set[BlockId] = set()
         for first in range(0, len(missing), _BATCH):
             batch = missing[first : first + _BATCH]
             if not self._copy(job, batch, rows):
@@ -178,8 +180,20 @@ class Saver:
                 return
             if first + _BATCH >= len(missing):
                 self._copied(job)
-            self._write([blocks[at] for at in batch], rows)
-        self._count("evicted_blocks", self._store.count(uses, must_be_copied=self._acknowledges))
+            new |= self._write([blocks[at] for at in batch], rows)
+        uses = [
+            Use(block.key, self._stored_bytes, depth, block in new)
+            for depth, block in enumerate(blocks, transfer.depth)
+        ]
+        self._account(transfer.request, uses)
+
+    def _account(self, request: str, uses: list[Use]) -> None:
+        """Tells the budget. A turn of which it lets something go, as all of it does not fit, is not stored."""
+        gone = self._store.count(uses, must_be_copied=self._acknowledges)
+        self._count("evicted_blocks", len(gone))
+        if self._acknowledges:
+            self._stored[request].update(use.key for use in uses)
+            self._incomplete |= {name for name, keys in self._stored.items() if keys & gone}
 
     def _copy(self, job: _Job, batch: list[int], rows: Rows) -> bool:
         """Copies blocks out of the cache, unless they were forgotten."""
@@ -190,24 +204,23 @@ class Saver:
             self._cache.gather(ids, rows[: len(ids)], job.ready)
             return True
 
-    def _write(self, blocks: list[BlockId], rows: Rows) -> None:
+    def _write(self, blocks: list[BlockId], rows: Rows) -> set[BlockId]:
+        """Which of them are new in the store."""
         outgoing = []
         for block, row in zip(blocks, rows, strict=False):
             head, payload = pack(block, memoryview(row), self._codec, self._cache.dtype)
             outgoing.append(Outgoing(block, head, payload))
         written = self._store.store(outgoing)
-        self._count("saved_blocks", sum(written))
-        self._count(
-            "saved_bytes", sum(o.size_bytes for o, is_new in zip(outgoing, written, strict=True) if is_new)
-        )
-
-    def _use(self, block: BlockId, depth: int) -> Use:
-        return Use(block.key, self._stored_bytes, depth)
+        new = [out for out, is_new in zip(outgoing, written, strict=True) if is_new]
+        self._count("saved_blocks", len(new))
+        self._count("saved_bytes", sum(out.size_bytes for out in new))
+        return {out.block for out in new}
 
     def _acknowledge(self, ended: Ended) -> None:
         """Says that the turn is stored, if all of it is."""
         is_whole = ended.request not in self._incomplete
         self._incomplete.discard(ended.request)
+        self._stored.pop(ended.request, None)
         if not ended.turn or not is_whole:
             return
         try:

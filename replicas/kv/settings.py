@@ -31,17 +31,19 @@ class KvSettings:
 
     strategy: Strategy = "replicate"
     budget_bytes: Annotated[int, Field(strict=True, ge=1)] = DEFAULT_BUDGET_BYTES
-    """Of all blocks in Redis, of all replicas together."""
+    """Of all blocks in Redis of the same pool, of all its replicas together."""
     ttl_s: Annotated[float, Field(strict=True, gt=0, le=MOST_TTL_S)] = DEFAULT_TTL_S
     compression: Codec = "none"
     connections: Annotated[int, Field(strict=True, ge=1)] = 2
     """That load at once."""
     host_memory_bytes: Annotated[int, Field(strict=True, ge=0)] = 0
     """Of vLLM's own tier in the memory beside the GPU: what is there is not asked of Redis."""
+    pool: str = ""
+    """Whose budget and time it is: of all replicas that name the same, such as those of a tier."""
 
     @property
     def budget(self) -> Budget:
-        return Budget(self.budget_bytes, self.ttl_s)
+        return Budget(self.budget_bytes, self.ttl_s, self.pool)
 
 
 NO_KV = KvSettings("recompute")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from state_store.kv.block_format import HEAD_BYTES, BlockId
-from state_store.kv.budget import USED, Budget, Use, command
+from state_store.kv.budget import Budget, Use, command
 from state_store.kv.node import BlocksUnavailable, Node
 from state_store.kv.nodes import nodes_of
 from state_store.kv.resp import Argument, ConnectionFailed, Reply, ServerError
@@ -107,24 +107,24 @@ class BlockStore:
         """Deletes blocks that are no good, so that they can be written again."""
         self._delete([block.key for block in blocks])
 
-    def count(self, uses: list[Use], *, must_be_copied: bool = False) -> int:
-        """Tells the budget of blocks that were written or used, and deletes what has to go: how many.
+    def count(self, uses: list[Use], *, must_be_copied: bool = False) -> set[bytes]:
+        """Tells the budget of blocks that were written or used, and deletes what has to go: the keys of that.
 
         With `must_be_copied`, all that was written is on the URL's `wait_replicas` when it returns; raises
         BlocksUnavailable if it is not in time.
         """
         if not uses:
-            return 0
+            return set()
         copies = self._copies if must_be_copied else 0
         for node, mine in self._by_node([use.key for use in uses]):
-            self._touch(node, [uses[at].key for at in mine], copies)
-        with self._nodes.of(USED).connection(self._control_timeout_s) as connection:
+            self._touch(node, [uses[at] for at in mine], copies)
+        with self._nodes.of(self._budget.used).connection(self._control_timeout_s) as connection:
             gone = self._seen(connection.ask([list(command(uses, self._budget, self._wall()))])[0])
         if isinstance(gone, ServerError):
             raise BlocksUnavailable(str(gone))
         keys = [key for key in gone if isinstance(key, bytes)] if isinstance(gone, list) else []
         self._delete(keys)
-        return len(keys)
+        return set(keys)
 
     def acknowledge(self, turn: str) -> None:
         """Says that all blocks of a turn are stored."""
@@ -177,14 +177,15 @@ class BlockStore:
         return replies
 
     def _set(self, out: Outgoing) -> list[Argument]:
-        expiry = b"%d" % self._budget.expiry_s
+        expiry = b"%d" % self._budget.expiry_s(is_new=True)
         return [b"SET", out.block.key, (out.head, out.payload), b"NX", b"EX", expiry]
 
-    def _touch(self, node: Node, keys: Sequence[bytes], copies: int) -> None:
+    def _touch(self, node: Node, uses: Sequence[Use], copies: int) -> None:
         """Has blocks live on; and waits until a server's replicas have that, and so all that was written before it."""
-        expiry = b"%d" % self._budget.expiry_s
         with node.connection(self._control_timeout_s + (_WAIT_S if copies else 0.0)) as connection:
-            touches: list[list[Argument]] = [[b"EXPIRE", key, expiry] for key in keys]
+            touches: list[list[Argument]] = [
+                [b"EXPIRE", use.key, b"%d" % self._budget.expiry_s(is_new=use.is_new)] for use in uses
+            ]
             if copies:
                 touches.append([b"WAIT", b"%d" % copies, b"%d" % int(_WAIT_S * 1000)])
             acked = connection.ask(touches)[-1]

@@ -340,6 +340,13 @@ BAD = {
         tier("backend: vllm\n        model: m\n        kv: {strategy: sync, host_memory_bytes: 1073741824}"),
         "c.yaml:6: vLLM keeps blocks in host memory beside a GPU only. Set the tier's gpu, or leave it out",
     ),
+    "KV blocks in the host memory of servers that run": (
+        tier(
+            'backend: openai\n        served_model: m\n        replicas: [{url: "http://h:1"}]\n'
+            "        kv: {strategy: sync, host_memory_bytes: 1073741824}"
+        ),
+        "c.yaml:7: vLLM keeps blocks in host memory beside a GPU only. Leave it out",
+    ),
     "no such picker": (
         "routing:\n  picker: worst\n" + tier("backend: canned"),
         "c.yaml:2: there is no routing policy 'worst'. "

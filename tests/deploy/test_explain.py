@@ -168,6 +168,15 @@ IDLE = {
         '      - {name: x, backend: openai, quality: 0, served_model: m, replicas: [{url: "http://h:3"}], gpu: 1}\n',
         "chat/x: 'gpu' never applies to backend openai. Remove it",
     ),
+    "size of blocks that nobody keeps": (
+        "      - {name: x, backend: vllm, model: m, quality: 0, kv: {budget_bytes: 5000000}}\n",
+        "chat/x: 'kv.budget_bytes' never applies: its strategy is recompute. Remove it",
+    ),
+    "blocks of servers that run": (
+        '      - {name: x, backend: openai, quality: 0, served_model: m, replicas: [{url: "http://h:3"}], '
+        "kv: {strategy: replicate, compression: int8}}\n",
+        "chat/x: 'kv.compression' never applies: servers that already run have it on their own command line. Remove it",
+    ),
     "limit beside slots": (
         "      - {name: x, backend: openai, quality: 0, served_model: m, slots: 4, limit: gradient, "
         'replicas: [{url: "http://h:3"}]}\n',

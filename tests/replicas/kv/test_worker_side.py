@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,7 +12,6 @@ import torch
 from replicas.kv.settings import KvSettings
 from replicas.kv.step_plan import Ended, StepPlan, Transfer
 from state_store.kv.block_format import HEAD_BYTES, Codec
-from state_store.kv.budget import BYTES
 from state_store.kv.turn import turn_key
 from tests.replicas.kv.rig import (
     BLOCKS,
@@ -87,7 +87,7 @@ def test_with_loss_another_replica_gets_almost_the_same(
     elements = COUNT * LAYERS * HEADS * TOKENS * CHANNELS
     size_bytes = elements + 2 * elements // 32 + COUNT * HEAD_BYTES
     assert one.take_counts()["saved_bytes"] == size_bytes
-    assert int(rig.redis().get(BYTES) or 0) == size_bytes
+    assert int(rig.redis().get(settings.budget.counted) or 0) == size_bytes
 
 
 def test_it_is_written_once_and_by_whoever_comes_first(rig: Rig) -> None:
@@ -228,6 +228,20 @@ def test_a_turn_that_redis_did_not_take_is_not_acknowledged(rig: Rig) -> None:
     assert settled(worker).sent == {"r"}
     assert redis.get(turn_key("turn-1")) is None
     assert worker.take_counts()["save_failed_blocks"] == COUNT
+
+
+def test_a_turn_that_does_not_fit_the_budget_is_not_acknowledged(rig: Rig) -> None:
+    one_block = HEAD_BYTES + LAYERS * HEADS * TOKENS * CHANNELS * 4
+    settings = KvSettings("sync", budget_bytes=(COUNT - 1) * one_block)
+    worker, redis = rig.worker(tensors(1), settings), rig.redis()
+    parts = [Transfer("r", HASHES[at : at + 1], SOURCE[at : at + 1], at) for at in range(COUNT)]
+    worker.after_step(StepPlan(saves=parts, ended=[Ended("r", "turn-1")]))
+    worker.after_step(
+        StepPlan(saves=[replace(parts[-1], request="s", depth=0)], ended=[Ended("s", "turn-2")])
+    )
+    until(lambda: redis.get(turn_key("turn-2")) == b"stored")
+    assert redis.get(turn_key("turn-1")) is None
+    assert redis.exists(*map(key, HASHES)) == COUNT - 1
 
 
 def test_what_nobody_foresaw_keeps_no_block_and_stops_no_later_save(

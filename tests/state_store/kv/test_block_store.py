@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -146,7 +147,7 @@ def test_a_prefix_that_is_used_again_outlasts_newer_blocks(server: Server) -> No
 def test_of_one_prefix_the_end_goes_first(server: Server) -> None:
     store = server.store(Budget(size_bytes=3 * (HEAD_BYTES + SIZE), ttl_s=100.0))
     store.store([outgoing(n) for n in range(5)])
-    assert store.count(uses(*range(5))) == 2
+    assert store.count(uses(*range(5))) == {block(3).key, block(4).key}
     assert store.exist([block(n) for n in range(5)]) == [True] * 3 + [False] * 2
 
 
@@ -158,8 +159,40 @@ def test_what_nobody_uses_for_its_time_goes(server: Server) -> None:
     wall.at += 60
     store.count(uses(2))
     wall.at += 50
-    assert store.count(uses(2)) == 1
+    assert store.count(uses(2)) == {block(1).key}
     assert store.exist([block(1), block(2)]) == [False, True]
+
+
+@pytest.mark.parametrize(
+    "other", [Budget(1 << 30, ttl_s=1.0, pool="b"), Budget(1, ttl_s=100.0, pool="b")], ids=["time", "room"]
+)
+def test_a_pool_s_time_and_room_are_no_other_s(server: Server, other: Budget) -> None:
+    wall = Wall()
+    one, two = server.store(replace(PLENTY, pool="a"), wall), server.store(other, wall)
+    one.store([outgoing(1)])
+    one.count(uses(1))
+    wall.at += 10
+    two.store([outgoing(2)])
+    two.count(uses(2))
+    assert one.exist([block(1)]) == [True]
+
+
+@pytest.mark.parametrize(("is_new", "most_s"), [(True, 101), (False, 1001)])
+def test_a_block_stays_in_redis_for_its_time_and_longer_only_when_used_again(
+    server: Server, is_new: bool, most_s: int
+) -> None:
+    store = server.store()
+    store.store([outgoing(1)])
+    assert server.redis().ttl(block(1).key) <= 101
+    store.count([replace(use, is_new=is_new) for use in uses(1)])
+    assert most_s - 30 < server.redis().ttl(block(1).key) <= most_s
+
+
+def test_of_far_too_many_blocks_some_go_at_a_time(server: Server) -> None:
+    store = server.store(Budget(size_bytes=100, ttl_s=100.0))
+    gone = store.count([Use(b"graceway:kv:%d" % number, 1, number) for number in range(5000)])
+    assert len(gone) == 2048
+    assert [len(store.count(uses(1))) for _ in range(2)] == [2048, 5001 - 2 * 2048]
 
 
 def test_counting_goes_on_when_redis_lost_its_number(server: Server) -> None:
@@ -168,7 +201,7 @@ def test_counting_goes_on_when_redis_lost_its_number(server: Server) -> None:
     store.count(uses(0, 1, 2))
     server.redis().delete("graceway:{kv}:bytes")
     store.store([outgoing(3)])
-    assert store.count([Use(block(3).key, HEAD_BYTES + SIZE, 0)]) == 1
+    assert len(store.count([Use(block(3).key, HEAD_BYTES + SIZE, 0)])) == 1
 
 
 def test_a_frozen_server_costs_one_timeout_and_then_nothing(server: Server) -> None:
@@ -258,6 +291,6 @@ async def test_the_state_store_reads_the_mark_of_a_stored_turn(server: Server) -
 def test_what_must_be_copied_is_not_stored_while_a_replica_of_redis_lacks_it(server: Server) -> None:
     store = server.store(options="?wait_replicas=1")
     store.store([outgoing(1)])
-    assert store.count(uses(1)) == 0
+    assert not store.count(uses(1))
     with pytest.raises(BlocksUnavailable, match="0 of 1 replicas"):
         store.count(uses(1), must_be_copied=True)

@@ -119,7 +119,7 @@ async def test_a_cluster_s_nodes_share_the_blocks(cluster: Cluster) -> None:
         for number, size in zip(numbers, found, strict=True):
             assert size == len(place)
             assert unpack(block(number), place, memoryview(bytearray(1000))) == ""
-        assert store.count([Use(block(n).key, 1000, n) for n in numbers]) == 0
+        assert not store.count([Use(block(n).key, 1000, n) for n in numbers])
         store.acknowledge("turn-1")
         store.discard([block(n) for n in numbers])
         assert not any(store.exist([block(n) for n in numbers]))
