@@ -5,13 +5,14 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 from deploy.config import DEFAULT_SLOTS, LOOPBACK, Config, Tier, to_gateway_spec
 from gateway.app import Gateway
+from gateway.config_standing import NewConfig
 from gateway.line_writer import LineWriter
-from gateway.specs import GatewaySpec
 from replicas.engines import EngineKind, EngineSpec
 from replicas.kv.settings import KvSettings
 from replicas.probe import KnownPrompt
@@ -28,7 +29,7 @@ _STATE_BYTES = 256 * 1024 * 1024
 """Of an embedded store, for all but KV blocks."""
 
 
-ReadConfig = Callable[[], Config]
+ReadConfig = Callable[[], NewConfig]
 
 
 def build_gateway(
@@ -36,15 +37,10 @@ def build_gateway(
 ) -> Gateway:
     """A gateway on the store at `store_url`, which is the config's own or an embedded one's.
 
-    `read_config` is for `POST /admin/reload`; it raises ConfigError when the config can't be used. `lines` is the
-    process's log, from `deploy.log`.
+    `read_config` is for a reload, as in `deploy/config_source.py`. `lines` is the process's log, from `deploy.log`.
     """
     gateway = Gateway(to_gateway_spec(config), open_state_store(store_url), lines=lines)
-
-    async def read_spec() -> GatewaySpec:
-        return to_gateway_spec(await asyncio.to_thread(read_config))
-
-    gateway.read_spec = read_spec
+    gateway.read_config = partial(asyncio.to_thread, read_config)
     return gateway
 
 
@@ -108,12 +104,6 @@ def _model_name(model: str) -> str:
     return Path(model).name.removesuffix(".gguf")
 
 
-def _kv_bytes(config: Config) -> int:
-    """The room that KV blocks may take, a quarter for what Redis adds to them included."""
-    tiers = [tier for model in config.models.values() for tier in model.tiers if tier.keeps_blocks]
-    return sum(5 * tier.kv.budget_bytes // 4 for tier in tiers)
-
-
 @asynccontextmanager
 async def store_address(config: Config) -> AsyncIterator[str]:
     """The address of the config's store; an embedded one runs as long as the context.
@@ -123,7 +113,7 @@ async def store_address(config: Config) -> AsyncIterator[str]:
     if config.state_store.url != "embedded":
         yield config.state_store.url
         return
-    redis = EmbeddedRedis(maxmemory_bytes=_STATE_BYTES + _kv_bytes(config))
+    redis = EmbeddedRedis(maxmemory_bytes=_STATE_BYTES + config.kv_room_bytes)
     try:
         await redis.start()
         address = redis.url

@@ -154,6 +154,12 @@ class Config(Spec):
         """Where it may listen: as long as there are no keys, where no stranger can reach it."""
         return host if self.keys or is_local(host) else LOOPBACK
 
+    @property
+    def kv_room_bytes(self) -> int:
+        """What KV blocks may take of an embedded store, a quarter for what Redis adds to them included."""
+        tiers = [tier for model in self.models.values() for tier in model.tiers if tier.keeps_blocks]
+        return sum(5 * tier.kv.budget_bytes // 4 for tier in tiers)
+
     def managed_tiers(self) -> list[tuple[str, Tier]]:
         """The tiers whose replicas Graceway starts, each with its model's name."""
         return [

@@ -8,12 +8,12 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Protocol
 
 import uvicorn
 
-from deploy.config import Config, ConfigError, load_config, to_gateway_spec
+from deploy.config import Config
+from deploy.config_source import Source
 from gateway.app import Gateway
 from gateway.hot_http import HotHttpProtocol
 from gateway.server_tls import ServerTls
@@ -107,7 +107,7 @@ class Beside(Protocol):
 
 async def run_gateway(
     gateway: Gateway,
-    config_path: Path,
+    source: Source,
     config: Config,
     sock: socket.socket,
     on_ready: Callable[[], None],
@@ -116,11 +116,11 @@ async def run_gateway(
     """Serves until SIGTERM or SIGINT, then lets what is in flight finish; SIGHUP re-reads the config."""
     tls = None if config.server.tls is None else ServerTls(config.server.tls)
     server = _Server(_uvicorn_config(gateway, tls), on_ready)
-    reloading = _Reload(gateway, config_path, config)
+    hearing = _Hearing(gateway, source)
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _begin_drain, gateway, server, beside)
-    loop.add_signal_handler(signal.SIGHUP, reloading.begin)
+    loop.add_signal_handler(signal.SIGHUP, hearing.begin)
     raise_file_limit()
     await gateway.start()
     calm_collector()
@@ -179,29 +179,22 @@ def _begin_drain(gateway: Gateway, server: _Server, beside: Beside | None) -> No
     server.should_exit = True
 
 
-class _Reload:
-    """Takes over a changed config, whole or not at all."""
+class _Hearing:
+    """Has SIGHUP heard once at a time."""
 
-    def __init__(self, gateway: Gateway, path: Path, config: Config) -> None:
-        self._gateway = gateway
-        self._path = path
-        self._config = config
+    def __init__(self, gateway: Gateway, source: Source) -> None:
+        self._gateway, self._source = gateway, source
         self._running: asyncio.Task[None] | None = None
+        self._again = False
 
     def begin(self) -> None:
         if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self.run(), name="reload")
+            self._running = asyncio.create_task(self._hear(), name="reload")
+        else:
+            self._again = True
 
-    async def run(self) -> None:
-        try:
-            config = await asyncio.to_thread(load_config, self._path)
-        except ConfigError as error:
-            log.error("the config is refused, the one before stays in force:\n%s", error)
-            self._gateway.refuse_config(str(error))
-            return
-        for section in ("server", "state_store", "log"):
-            if getattr(config, section) != getattr(self._config, section):
-                log.warning("a change of '%s' needs a restart", section)
-        await self._gateway.reload(to_gateway_spec(config))
-        self._config = config
-        log.info("%s is in force", self._path)
+    async def _hear(self) -> None:
+        await self._source.hear(self._gateway)
+        while self._again:
+            self._again = False
+            await self._source.hear(self._gateway)

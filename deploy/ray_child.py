@@ -17,6 +17,7 @@ from typing import Self
 
 from deploy import handover
 from deploy.config import Config
+from deploy.config_source import KeptFile
 from deploy.front_tls import FrontTls
 from deploy.haproxy import CONTROL_SOCKET, OWN_SOCKET, haproxy_environment
 from deploy.http_server import free_ports
@@ -49,21 +50,21 @@ class RayChild:
     async def start(
         cls,
         path: Path,
-        text: str,
+        kept: KeptFile,
         config: Config,
         store_url: str,
         take_lines: Callable[[bytes], None] | None = None,
     ) -> Self:
-        """`text` is the content of the config at `path`, known to be good. `take_lines` gets what its processes log."""
+        """`kept` is the config at `path`, known to be good. `take_lines` gets what its processes log."""
         home = _new_home()
-        (home / "config.yaml").write_text(text)
+        kept.lie_in(home)
         (home / "tmp").mkdir()
         log = None if take_lines is None else LogPipe(home / "log")
         if log is not None and take_lines is not None:
             await log.open(take_lines)
         tls = None if config.server.tls is None else FrontTls(config.server.tls, home)
         process = await ChildProcess.start(
-            [sys.executable, "-m", "deploy.ray_system", str(home / "config.yaml"), str(home)],
+            [sys.executable, "-m", "deploy.ray_system", str(home)],
             env=_environment(path, config, home, store_url, tls) | _log_environment(log),
             log_path=home / "system.log",
             grace_s=_GUARD_GRACE_S,
@@ -97,11 +98,8 @@ class RayChild:
         except FileNotFoundError:
             return ""
 
-    def take_over(self, text: str) -> None:
-        """Has it deploy another config, known to be good."""
-        fresh = self._home / "config.new"
-        fresh.write_text(text)
-        fresh.replace(self._home / "config.yaml")
+    def take_over(self) -> None:
+        """Has it deploy what is kept of the config, and how that stands to its file."""
         self._signal(signal.SIGHUP)
 
     async def take_down(self, hurry: asyncio.Event) -> None:
@@ -179,6 +177,7 @@ def _environment_of_own_ray(path: Path, config: Config, home: Path, tls: FrontTl
         **haproxy_environment(home, config.server.host, config.server.port, drain_s, tls),
         "TMPDIR": str(home / "tmp"),
         handover.CONFIG: str(path.absolute()),
+        handover.HOME: str(home),
         handover.PID: str(os.getpid()),
         # By default Ray has its workers, and so the gateway and the engines, yield to every other process.
         "RAY_worker_niceness": "0",

@@ -1,7 +1,7 @@
-"""The Ray side of `graceway up`, in a process of its own: CONFIG HOME STORE_URL.
+"""The Ray side of `graceway up`, in a process of its own: HOME.
 
 It starts Ray (or joins the cluster at RAY_ADDRESS), deploys the Serve application and then waits. What it reaches
-it appends to HOME/phases, a word a line, for whoever started it. SIGHUP re-reads CONFIG, which is a validated copy;
+it appends to HOME/phases, a word a line, for whoever started it. SIGHUP re-reads the config in HOME, which is a validated copy;
 SIGTERM takes the application down in good order and ends the process.
 """
 
@@ -20,6 +20,7 @@ from ray.serve.schema import LoggingConfig
 
 from deploy import handover
 from deploy.config import Config, load_config
+from deploy.config_source import COPY, NOTE
 from deploy.serve_app import APPLICATION, application
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
@@ -32,18 +33,18 @@ _END_S = 30.0
 
 
 def main(arguments: list[str]) -> int:
-    path, home = Path(arguments[0]), Path(arguments[1])
+    home = Path(arguments[0])
     store_url = handover.store_url()
-    config = load_config(path)
+    config = load_config(home / COPY)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     address = os.environ.get("RAY_ADDRESS")
     _connect(address, home)
     _say(home, "ray")
     _start_serve(config, is_joined=bool(address))
     _say(home, "serve")
-    _deploy(config, store_url)
+    _deploy(config, store_url, home)
     _say(home, "deployed")
-    if not _wait(path, store_url, _servers()):
+    if not _wait(home, store_url, _servers()):
         sys.stderr.write("one of Ray's own servers ended\n")
         return 1
     _end_serve()
@@ -78,8 +79,9 @@ def _start_serve(config: Config, is_joined: bool) -> None:
     )
 
 
-def _deploy(config: Config, store_url: str) -> None:
-    target = serve.RunTarget(application(config, store_url), name=APPLICATION, route_prefix="/")
+def _deploy(config: Config, store_url: str, home: Path) -> None:
+    standing = (home / NOTE).read_text()
+    target = serve.RunTarget(application(config, store_url, standing), name=APPLICATION, route_prefix="/")
     serve.run_many([target], wait_for_applications_running=False)
 
 
@@ -89,7 +91,7 @@ def _servers() -> list[psutil.Process]:
     return [process for process in children if process.name() in ("raylet", "gcs_server")]
 
 
-def _wait(path: Path, store_url: str, servers: list[psutil.Process]) -> bool:
+def _wait(home: Path, store_url: str, servers: list[psutil.Process]) -> bool:
     """Until SIGTERM (then True), or until one of Ray's servers is gone; each SIGHUP deploys the config anew,
     by which Serve changes only what differs.
     """
@@ -101,7 +103,7 @@ def _wait(path: Path, store_url: str, servers: list[psutil.Process]) -> bool:
             continue
         if received.si_signo != signal.SIGHUP:
             return True
-        _deploy(load_config(path), store_url)
+        _deploy(load_config(home / COPY), store_url, home)
     return False
 
 

@@ -6,17 +6,18 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import uvloop
 
 from deploy.compose import build_gateway, store_address
-from deploy.config import Config, load_config
+from deploy.config import Config
+from deploy.config_source import OwnFile, Source
 from deploy.http_server import Beside, address_of, is_taken, listening_socket, run_gateway
 from deploy.log import begin_log
 from deploy.workers import WorkerPool
 from gateway.app import Gateway
+from gateway.config_standing import ConfigStanding
 from gateway.line_writer import LineWriter
 
 log = logging.getLogger("graceway.deploy")
@@ -61,8 +62,9 @@ def _reserved(host: str, port: int, option: str) -> socket.socket:
 
 
 def run_worker(
-    path: Path,
+    source: Source,
     config: Config,
+    standing: ConfigStanding,
     sock: socket.socket,
     grpc_port: int,
     store_url: str,
@@ -70,21 +72,23 @@ def run_worker(
 ) -> None:
     """The whole life of one process that serves `sock`, with a store that somebody else keeps."""
     lines = begin_log(config.log)
-    uvloop.run(_serve_on(path, config, sock, grpc_port, store_url, lines, on_ready))
+    uvloop.run(_serve_on(source, config, standing, sock, grpc_port, store_url, lines, on_ready))
 
 
 async def _serve_on(
-    path: Path,
+    source: Source,
     config: Config,
+    standing: ConfigStanding | None,
     sock: socket.socket,
     grpc_port: int,
     store_url: str,
     lines: LineWriter,
     on_ready: Callable[[], None],
 ) -> None:
-    gateway = build_gateway(config, store_url, partial(load_config, path), lines)
+    gateway = build_gateway(config, store_url, source.read, lines)
+    gateway.config = standing or gateway.config
     beside = _grpc_server(gateway, sock.getsockname()[0], grpc_port, config) if grpc_port else None
-    await run_gateway(gateway, path, config, sock, on_ready, beside)
+    await run_gateway(gateway, source, config, sock, on_ready, beside)
 
 
 def _grpc_server(gateway: Gateway, host: str, port: int, config: Config) -> Beside:
@@ -98,9 +102,12 @@ async def _serve_alone(
     path: Path, config: Config, sock: socket.socket, grpc_port: int, lines: LineWriter
 ) -> None:
     async with store_address(config) as store_url:
-        await _serve_on(
-            path, config, sock, grpc_port, store_url, lines, lambda: _say_ready(config, sock, grpc_port)
-        )
+        source = OwnFile(path, config)
+
+        def say_ready() -> None:
+            _say_ready(config, sock, grpc_port)
+
+        await _serve_on(source, config, None, sock, grpc_port, store_url, lines, say_ready)
 
 
 async def _serve_with(workers: int, path: Path, config: Config, sock: socket.socket, grpc_port: int) -> None:

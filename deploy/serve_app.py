@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 import secrets
-import signal
 import socket
 import time
 from dataclasses import replace
@@ -24,11 +23,13 @@ from ray.serve import Application
 from deploy import handover, ingress, leaving_nodes, serve_network
 from deploy.compose import Node, build_gateway, build_supervisor, supervisors_store
 from deploy.config import DEFAULT_SLOTS, Config, Tier, is_local, load_config, to_gateway_spec
+from deploy.config_source import ParentsFile, read_note
 from deploy.grpc_server import GrpcServer
 from deploy.http_server import DRAIN_S
 from deploy.log import begin_log_of_system
 from deploy.serve_scaling import COLD_START_STAT, LoadSource, autoscaling_config
 from gateway.app import Gateway
+from gateway.config_standing import ConfigStanding, NewConfig
 from gateway.specs import LogSpec
 from replicas.autoscaling.load import load_in, to_stats
 from replicas.autoscaling.policy import ScalingSpec
@@ -59,11 +60,14 @@ class GatewayReplica:
     async def reconfigure(self, user_config: dict[str, str]) -> None:
         """Serve calls this once before the first request, and again whenever the config has changed."""
         config = Config.model_validate_json(user_config["config"])
+        standing = read_note(user_config["standing"]) if user_config.get("standing") else None
         if self._gateway is not None:
-            await self._gateway.reload(to_gateway_spec(config))
+            standing = standing or ConfigStanding(time.time())
+            await self._gateway.follow(to_gateway_spec(config), standing)
             return
         lines = begin_log_of_system(config.log)
         self._gateway = build_gateway(config, self._store_url, read_config_of_system, lines)
+        self._gateway.config = standing or self._gateway.config
         await self._gateway.start()
         ingress.attach(self._gateway.asgi)
         if config.server.grpc_port:
@@ -149,14 +153,12 @@ class TierReplica:
         await self._store.close()
 
 
-def read_config_of_system() -> Config:
+def read_config_of_system() -> NewConfig:
     """For `POST /admin/reload`: the file from which `graceway up` runs, which is told to take it over, too."""
-    path, pid = os.environ.get(handover.CONFIG), os.environ.get(handover.PID)
-    if path is None or pid is None:
+    path, home, pid = (os.environ.get(name) for name in (handover.CONFIG, handover.HOME, handover.PID))
+    if path is None or home is None or pid is None:
         raise ValueError("this gateway runs on a cluster: send SIGHUP to `graceway up` instead")
-    config = load_config(path)
-    os.kill(int(pid), signal.SIGHUP)
-    return config
+    return ParentsFile(Path(path), Path(home), int(pid), "up").read()
 
 
 def build(args: dict[str, str]) -> Application:
@@ -172,13 +174,19 @@ def build(args: dict[str, str]) -> Application:
     return application(config, config.state_store.url)
 
 
-def application(config: Config, store_url: str) -> Application:
-    """What `serve.run` takes. Deployments whose version stays the same are left alone by a later run."""
+def application(config: Config, store_url: str, standing: str = "") -> Application:
+    """What `serve.run` takes. Deployments whose version stays the same are left alone by a later run.
+
+    `standing` is the note of how the config stands to its file; none where there is no file that anybody follows.
+    """
     tiers = [_tier(model, tier, store_url, config.log) for model, tier in config.managed_tiers()]
     gateway = serve.deployment(serve.ingress()(GatewayReplica)).options(
         name="gateway",
         version=_gateway_version(config, store_url),
-        user_config={"config": _with_whole_paths(_guarded(config)).model_dump_json()},
+        user_config={
+            "config": _with_whole_paths(_guarded(config)).model_dump_json(),
+            "standing": standing,
+        },
         num_replicas=config.server.gateways,
         # One more than there are to be: an old gateway goes when a new one serves, one after the other.
         max_surge_percent=100 // config.server.gateways,

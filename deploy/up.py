@@ -19,7 +19,8 @@ from typing import Any
 import aiohttp
 
 from deploy.compose import store_address
-from deploy.config import Config, ConfigError, is_local, load_config
+from deploy.config import Config, is_local
+from deploy.config_source import KeptFile
 from deploy.http_server import is_taken
 from deploy.log import begin_log
 from deploy.progress import Progress, ready_lines
@@ -102,7 +103,7 @@ class _System:
     def __init__(self, path: Path, config: Config, lines: LineWriter | None = None) -> None:
         self._lines = lines
         self._path = path
-        self._text = path.read_text(encoding="utf-8")
+        self._kept = KeptFile(path, "up")
         self._config = config
         self._started = time.monotonic()
         self._stop = asyncio.Event()
@@ -136,7 +137,7 @@ class _System:
         address = os.environ.get("RAY_ADDRESS")
         self._say(f"joining Ray at {address}" if address else "starting Ray")
         take_lines = None if self._lines is None else self._lines.put_bytes
-        self._ray = await RayChild.start(self._path, self._text, self._config, store_url, take_lines)
+        self._ray = await RayChild.start(self._path, self._kept, self._config, store_url, take_lines)
         progress = Progress(self._config)
         try:
             await self._follow(self._ray, progress, store_url)
@@ -173,18 +174,11 @@ class _System:
         await store.close()
 
     def _reload(self) -> None:
-        try:
-            config = load_config(self._path)
-            text = self._path.read_text(encoding="utf-8")
-        except (ConfigError, OSError) as error:
-            sys.stderr.write(f"the config is refused, the one before stays in force:\n{error}\n")
-            return
-        if _fixed(config) != _fixed(self._config):
-            self._say("a change of 'server' or 'state_store' needs a restart; the rest is taken over")
-        self._text = text
+        standing = self._kept.take()
         if self._ray is not None:
-            self._ray.take_over(text)
-        self._say(f"{self._path} is taken over")
+            self._ray.take_over()
+        if not standing.is_older_than_file:
+            self._say(f"{self._path} is taken over")
 
     def _tell(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -198,11 +192,6 @@ class _System:
             _print([f"[{self._now_s():5.1f} s] {line}"])
         else:
             log.info("%s", line)
-
-
-def _fixed(config: Config) -> object:
-    """What only a restart changes. The number of gateways is Serve's to change, and so is who has gRPC's port."""
-    return config.server.model_copy(update={"gateways": 1, "grpc_port": 0}), config.state_store
 
 
 async def _tell_that_all_ends(store_url: str) -> None:

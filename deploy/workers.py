@@ -4,7 +4,6 @@ import asyncio
 import ctypes
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy import handover
-from deploy.config import ConfigError, load_config
+from deploy.config_source import KeptFile
 from deploy.http_server import DRAIN_S
 
 log = logging.getLogger("graceway.deploy")
@@ -29,7 +28,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass
 class _Worker:
-    """A running process, the pipe by which it says that it serves, and which edition of the config it has."""
+    """A running process, the pipe by which it says that it serves, and of which reading of the config it has been told."""
 
     process: subprocess.Popen[bytes]
     said: int
@@ -64,9 +63,9 @@ class WorkerPool:
         store_url: str,
         size: int,
     ) -> None:
-        self._config_path = config_path
-        self._copy = home / "config.yaml"
-        shutil.copyfile(config_path, self._copy)
+        self._config_path, self._home = config_path, home
+        self._kept = KeptFile(config_path, "serve")
+        self._kept.lie_in(home)
         self._edition = 0
         self._host, self._port = sock.getsockname()[:2]
         self._grpc_port = grpc_port
@@ -100,14 +99,7 @@ class WorkerPool:
         self._stopping.set()
 
     def _reload(self) -> None:
-        try:
-            load_config(self._config_path)
-        except ConfigError as error:
-            log.error("the config is refused, the one before stays in force:\n%s", error)
-            return
-        fresh = self._copy.with_suffix(".new")
-        shutil.copyfile(self._config_path, fresh)
-        fresh.replace(self._copy)
+        self._kept.take()
         self._edition += 1
 
     async def _tend(self) -> None:
@@ -137,7 +129,14 @@ class WorkerPool:
         said, say = os.pipe()
         os.set_blocking(said, False)
         ports = [str(self._port), str(self._grpc_port)]
-        arguments = [str(self._copy), self._host, *ports, str(say), str(os.getpid())]
+        arguments = [
+            str(self._config_path.absolute()),
+            str(self._home),
+            self._host,
+            *ports,
+            str(say),
+            str(os.getpid()),
+        ]
         process = subprocess.Popen(
             [sys.executable, "-m", "deploy.worker", *arguments],
             pass_fds=[say],

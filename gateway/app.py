@@ -14,6 +14,7 @@ from typing import Any
 from gateway.archive import Archive, Watched
 from gateway.callers import Callers
 from gateway.chronicle import Chronicle, Look
+from gateway.config_standing import ConfigStanding, NewConfig, refused
 from gateway.errors import ModelNotFound
 from gateway.events import Event, EventLog, refusal_text, reload_text
 from gateway.exercise import Exercise
@@ -31,7 +32,16 @@ from gateway.request import Request
 from gateway.served_model import ServedModel
 from gateway.shares import TierShares
 from gateway.specs import GatewaySpec, LogSpec, TracingSpec
-from gateway.status import gauges, ladder_of, look, model_standing, model_status, quality_gap, span_samples
+from gateway.status import (
+    config_gauges,
+    gauges,
+    ladder_of,
+    look,
+    model_standing,
+    model_status,
+    quality_gap,
+    span_samples,
+)
 from gateway.surface import build_surface
 from gateway.telemetry import Sample, Samples, Telemetry
 from gateway.trace_exporter import TraceExporter
@@ -87,8 +97,9 @@ class Gateway:
             store.took = self.telemetry.store_s.of().add
         self._archive = Archive(f"{self.id}:{self._started_at:.0f}", store, self.events, self._watched)
         self._chronicle = Chronicle(self.events, self._looks, self._store_failure)
-        self.read_spec: Callable[[], Awaitable[GatewaySpec]] | None = None
-        """Reads the config anew for `POST /admin/reload`; raises ValueError with what is wrong."""
+        self.config = ConfigStanding(self._started_at)
+        self.read_config: Callable[[], Awaitable[NewConfig]] | None = None
+        """Reads the config anew; raises ValueError with what is wrong."""
         for name in spec.models:
             self._add(name)
         self.asgi: Asgi = HttpApi(
@@ -147,9 +158,9 @@ class Gateway:
             "gateway", "the gateway drains: it finishes what it has and is not ready any more", time()
         )
 
-    async def reload(self, spec: GatewaySpec) -> None:
-        """Puts a new configuration in force. Nothing in flight is dropped."""
-        self.spec = spec
+    async def reload(self, spec: GatewaySpec, needs_restart: tuple[str, ...] = ()) -> None:
+        """Puts a new configuration in force, but for what waits for a restart. Nothing in flight is dropped."""
+        self.spec, self.config = spec, ConfigStanding(time(), needs_restart)
         self.callers = Callers(spec.keys, self.callers, self._sharers)
         self._trace()
         before = set(self._models)
@@ -162,21 +173,31 @@ class Gateway:
                 self._models[name].take(model, spec)
             else:
                 await self._add(name).start()
-        self.events.add("gateway", reload_text(before, set(spec.models)), time())
+        self.events.add("gateway", reload_text(before, set(spec.models), needs_restart), time())
 
     def refuse_config(self, wrong: str) -> None:
-        """Enters into the events that a config was refused, and where it is wrong; what is written there may be secret."""
-        self.events.add("gateway", refusal_text(wrong), time())
+        """Takes note that the file's config is refused, and of where it is wrong."""
+        self.config = refused(self.config, wrong, time())
+        self.events.add("gateway", refusal_text(self.config.refused_because), time())
+
+    async def follow(self, spec: GatewaySpec, standing: ConfigStanding) -> None:
+        """Takes over what another process, whose file it is, has made of the config."""
+        if spec != self.spec:
+            await self.reload(spec, standing.needs_restart)
+        if standing.refused_at not in (None, self.config.refused_at):
+            self.events.add("gateway", refusal_text(standing.refused_because), time())
+        self.config = standing
 
     async def reload_from_file(self) -> str | None:
         """Re-reads the config; what is wrong with it, or None."""
-        if self.read_spec is None:
+        if self.read_config is None:
             return "this gateway was not started from a file"
         try:
-            await self.reload(await self.read_spec())
+            new = await self.read_config()
         except ValueError as error:
             self.refuse_config(str(error))
             return f"it is refused, and the one before stays in force. {error}"
+        await self.reload(new.spec, new.needs_restart)
         return None
 
     def pin(self, pin: Pin) -> None:
@@ -301,6 +322,7 @@ class Gateway:
             "gateway": {"id": self.id, "started_at": self._started_at},
             "ready": not self._is_draining and all(m["ready"] for m in models.values()),
             "draining": self._is_draining,
+            "config": asdict(self.config),
             "models": models,
             "state_store": self._store_status(),
             "queue": {
@@ -362,6 +384,7 @@ class Gateway:
         available = float(self._store_status()["available"])
         yield "graceway_store_available", "1 while the state store answers", {}, available
         yield "graceway_tasks", "Tasks on the event loop", {}, float(len(asyncio.all_tasks()))
+        yield from config_gauges(self.config)
         yield from self._seeing()
         for model in self._models.values():
             yield from gauges(model.fleet, model.exercised, now)

@@ -68,6 +68,10 @@ class Breaker:
         self._probes_out = 0
         self._probes_passed = 0
 
+    def retune(self, spec: BreakerSpec) -> None:
+        """Goes by another spec from now on; what it has counted, and how long it is open, stays."""
+        self._spec, self._window.window_s = spec, spec.window_s
+
     @property
     def state(self) -> str:
         """`closed`, `open` or `half-open`."""

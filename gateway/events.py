@@ -1,8 +1,7 @@
 """What happened lately, in words: a bounded log in memory, for the page and the terminal, that needs no store."""
 
-import re
 from collections import deque
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,18 +87,18 @@ def breaker_text(model: str, tier: str, replica: str, state: str) -> str:
     return f"the breaker of {replica} ({model}, {tier}) {BREAKER.get(state, state)}"
 
 
-def reload_text(before: Set[str], after: Set[str]) -> str:
-    """What a reload changed: to a client, a model that is gone is a 404."""
+def reload_text(before: Set[str], after: Set[str], needs_restart: Sequence[str] = ()) -> str:
+    """What a reload changed: to a client, a model that is gone is a 404. And what it could not change."""
     gone, new = sorted(before - after), sorted(after - before)
     told = [f"no longer served: {', '.join(gone)}"] if gone else []
     told += [f"now served, too: {', '.join(new)}"] if new else []
+    told += [f"only a restart changes: {', '.join(needs_restart)}"] if needs_restart else []
     return "; ".join(["a new config is in force", *told])
 
 
-def refusal_text(wrong: str) -> str:
-    """That a config was refused; of what is wrong, only the place."""
-    place = re.match(r"(?:.*/)?([^/:]+:\d+): ", wrong)
-    where = f" ({place.group(1)})" if place else ""
+def refusal_text(places: str) -> str:
+    """That a config was refused, and where it is wrong."""
+    where = f" ({places})" if places else ""
     more = "`graceway check -c FILE` says why, and a restart would meet it"
     return f"a new config was refused{where}, the one before stays in force; {more}"
 

@@ -23,7 +23,7 @@ class Fleet:
     def __init__(
         self, model: str, tiers: Iterable[TierSpec], breaker: BreakerSpec, rng: Random, zone: str
     ) -> None:
-        self.model, self._breaker_spec, self._rng, self._zone = model, breaker, rng, zone
+        self.model, self._rng = model, rng
         self.listeners: list[pybreaker.CircuitBreakerListener] = []
         self.tiers: dict[str, Tier] = {}
         self.ladder: tuple[str, ...] = ()
@@ -33,18 +33,18 @@ class Fleet:
         self.prefixes = PrefixIndex()
         self.routed: Callable[[str, tuple[int, ...], list[int], int], None] = self._routed
         """Told at a first token: the replica, and the prompt's chain, token ids and bytes."""
-        self.apply(tiers, breaker)
+        self.apply(tiers, breaker, zone)
 
     def _routed(self, replica: str, chain: tuple[int, ...], prompt_ids: list[int], size_bytes: int) -> None:
         self.prefixes.add(replica, chain)
 
-    def apply(self, specs: Iterable[TierSpec], breaker: BreakerSpec) -> None:
+    def apply(self, specs: Iterable[TierSpec], breaker: BreakerSpec, zone: str) -> None:
         """Takes a new ladder. Replicas that stay keep their state; those that go serve what they have and nothing more."""
-        self._breaker_spec = breaker
+        self._breaker_spec, self._zone = breaker, zone
         old, self.tiers = self.tiers, {}
         for spec in specs:
             tier = old.pop(spec.name, None) or Tier(spec)
-            tier.spec = spec
+            self._retune(tier, spec)
             self.tiers[spec.name] = tier
             if spec.backend == "openai":
                 self.place(tier, static_places(spec))
@@ -54,6 +54,15 @@ class Fleet:
             tier.changed()
         self.ladder = tuple(self.tiers)
         self._removed.update(old)
+
+    def _retune(self, tier: Tier, spec: TierSpec) -> None:
+        """Has its replicas go by what changed, without forgetting what they have learnt."""
+        before, tier.spec = tier.spec, spec
+        learns_anew = (before.limit, before.slo.ttft_s) != (spec.limit, spec.slo.ttft_s)
+        for replica in tier.replicas.values():
+            replica.breaker.retune(self._breaker_spec)
+            if learns_anew:
+                replica.learn_by(spec.limit, spec.slo.ttft_s)
 
     def tier(self, name: str) -> Tier:
         """The tier of that name; one that a reload took out, too, for requests that were decided before."""

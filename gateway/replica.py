@@ -10,7 +10,7 @@ from gateway.failure import ExchangeFailed
 from gateway.http_client import Connection, ConnectionPool, Origin
 from gateway.policy.elsewhere import Elsewhere
 from gateway.policy.health import Health, State, after_signal
-from gateway.policy.limit import INITIAL, Limit, Sample
+from gateway.policy.limit import INITIAL, Limit, Sample, limit_of
 from gateway.policy.prefill import PrefillSpeed
 from gateway.policy.quantile import DurationQuantiles
 from gateway.policy.rendezvous import digest
@@ -180,6 +180,13 @@ class Replica:
             sample = Sample(began_at, now, ttft_s, self.in_flight, was_dropped)
             self._learnt_slots = self._limit.update(sample)
             self.freed()
+
+    def learn_by(self, name: str, ttft_slo_s: float) -> None:
+        """Goes on learning how many requests it takes at once, in another way or by another promise."""
+        learnt = self._learnt_slots or INITIAL
+        self._limit = limit_of(name, ttft_slo_s, learnt)
+        self._learnt_slots = None if self._limit is None else learnt
+        self.freed()
 
     def retune(self, place: Place) -> None:
         """Takes what changed about a server that is the same."""

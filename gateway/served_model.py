@@ -139,7 +139,7 @@ class ServedModel:
 
     def take(self, model: ModelSpec, spec: GatewaySpec) -> None:
         """Puts a ladder in force; what is in flight goes on."""
-        self.fleet.apply(model.tiers, spec.breaker)
+        self.fleet.apply(model.tiers, spec.breaker, spec.routing.zone)
         self.fleet.prefixes.budget_bytes = spec.routing.prefix_budget_bytes
         self.watch.spec = spec.health
         self.engines.spec = spec.engine_metrics
@@ -158,6 +158,7 @@ class ServedModel:
         self._take_features(model)
         self.pipeline.own = own
         self.pipeline.route = route_of(spec.routing.filters, spec.routing.scorers, spec.routing.picker)
+        self.pipeline.budget.retune(spec.retry.budget_share, spec.retry.budget_floor_per_s)
         self.pipeline.limits = Limits(spec.retry.max_attempts)
         self.pipeline.request_timeout_s = spec.request_timeout_s
         self.pipeline.may_hedge = spec.retry.hedge

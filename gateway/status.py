@@ -7,6 +7,7 @@ from time import time
 from typing import Any
 
 from gateway.chronicle import Look
+from gateway.config_standing import ConfigStanding
 from gateway.events import in_words
 from gateway.exercised import Exercised
 from gateway.fleet import Fleet
@@ -263,6 +264,16 @@ def _engine(replica: Replica, now: float) -> Json | None:
         "kv_restoring": None if replica.restoring is None else asdict(replica.restoring),
         "age_s": round(now - replica.kv_as_of, 1),
     }
+
+
+def config_gauges(config: ConfigStanding) -> Iterator[Sample]:
+    """Whether what is in force is what the file says."""
+    refused = "1 while the config in the file is refused, and an older one in force"
+    yield "graceway_config_refused", refused, {}, float(config.is_older_than_file)
+    waiting = "Changed keys of the config that only a restart applies"
+    yield "graceway_config_needs_restart", waiting, {}, float(len(config.needs_restart))
+    since = "Since when the config in force is"
+    yield "graceway_config_in_force_timestamp_seconds", since, {}, config.in_force_since
 
 
 def gauges(fleet: Fleet, exercised: Exercised, now: float) -> Iterator[Sample]:

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from gateway.access import may_administer, may_look
 from gateway.callers import Callers
+from gateway.config_standing import ConfigStanding
 from gateway.exercise import Exercise, read_exercise
 from gateway.openapi import document
 from gateway.page import BACK_OFF_S, LiveStatus, load_page
@@ -30,6 +31,8 @@ class Describes(Protocol):
     def admin_key(self) -> str | None: ...
     @property
     def callers(self) -> Callers: ...
+    @property
+    def config(self) -> ConfigStanding: ...
     @property
     def is_ready(self) -> bool: ...
     def models(self) -> Json: ...
@@ -152,8 +155,9 @@ def _add_admin(app: FastAPI, gateway: Describes) -> None:
     async def reload(request: Request) -> Response:
         if (no := refusal(request)) is not None:
             return no
-        wrong = await gateway.reload_from_file()
-        return JSONResponse({"reloaded": True}) if wrong is None else _error(400, wrong, "bad_config")
+        if (wrong := await gateway.reload_from_file()) is not None:
+            return _error(400, wrong, "bad_config")
+        return JSONResponse({"reloaded": True, "needs_restart": list(gateway.config.needs_restart)})
 
     @app.post("/admin/pin")
     async def pin(request: Request) -> Response:

@@ -100,8 +100,8 @@ def _towards(mean: float, value: float, weight: float) -> float:
     return value if mean == 0.0 else mean + weight * (value - mean)
 
 
-def limit_of(name: str, ttft_slo_s: float) -> Limit | None:
+def limit_of(name: str, ttft_slo_s: float, initial: int = INITIAL) -> Limit | None:
     """The limit of that name in the configuration; None for `none`."""
     if name == "none":
         return None
-    return AimdLimit(ttft_slo_s) if name == "aimd" else GradientLimit(ttft_slo_s)
+    return AimdLimit(ttft_slo_s, initial) if name == "aimd" else GradientLimit(ttft_slo_s, initial)

@@ -12,6 +12,10 @@ class RetryBudget:
         self._share, self._floor_per_s, self._burst = share, floor_per_s, burst
         self._balance, self._as_of = burst, 0.0
 
+    def retune(self, share: float, floor_per_s: float) -> None:
+        """Earns at another rate from now on; what has been earned stays."""
+        self._share, self._floor_per_s = share, floor_per_s
+
     def earn(self, now: float) -> None:
         """A request arrived."""
         self._balance = min(self._burst, self.balance(now) + self._share)

@@ -6,10 +6,10 @@ from collections import deque
 class OutcomeWindow:
     """Counts of the last `window_s` seconds, kept as (time, failed, slow)."""
 
-    __slots__ = ("_calls", "_failed", "_slow", "_window_s")
+    __slots__ = ("_calls", "_failed", "_slow", "window_s")
 
     def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
+        self.window_s = window_s
         self._calls: deque[tuple[float, bool, bool]] = deque()
         self._failed = 0
         self._slow = 0
@@ -21,7 +21,7 @@ class OutcomeWindow:
         self._forget(now)
 
     def _forget(self, now: float) -> None:
-        while self._calls and self._calls[0][0] < now - self._window_s:
+        while self._calls and self._calls[0][0] < now - self.window_s:
             _, failed, slow = self._calls.popleft()
             self._failed -= failed
             self._slow -= slow

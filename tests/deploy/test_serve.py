@@ -40,6 +40,17 @@ class Serving:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return str(json.load(answer)["choices"][0]["message"]["content"])
 
+    def status(self) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.url}/status", timeout=10) as answer:
+            return dict(json.load(answer))
+
+    def reload(self) -> tuple[int, dict[str, Any]]:
+        try:
+            with urllib.request.urlopen(f"{self.url}/admin/reload", data=b"", timeout=10) as answer:
+                return int(answer.status), json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
     def log(self) -> str:
         return self.errors.read_text()
 
@@ -169,32 +180,34 @@ def test_a_changed_config_is_taken_over_and_a_bad_one_is_not(tmp_path: Path) -> 
         path.write_text(CANNED.replace("TEXT", "OTHER") + "server: {port: 1}\n")
         gateway.process.send_signal(signal.SIGHUP)
         until(lambda: gateway.ask() == "OTHER")
-        until(lambda: "a change of 'server' needs a restart" in gateway.log())
+        until(lambda: "a restart is needed for the change of: server.port" in gateway.log())
+        assert gateway.status()["config"]["needs_restart"] == ["server.port"]
         path.write_text(CANNED + "nonsense: 1\n")
         gateway.process.send_signal(signal.SIGHUP)
         until(lambda: "the one before stays in force" in gateway.log())
         assert f"{path}:3: unknown key 'nonsense'" in gateway.log()
         until(lambda: f"a new config was refused ({path.name}:3), the one before" in gateway.log())
+        assert gateway.status()["config"]["refused_because"] == f"{path.name}:3"
+        # What waits for a restart does so still.
+        assert gateway.status()["config"]["needs_restart"] == ["server.port"]
         assert gateway.ask() == "OTHER"
 
 
 def test_a_reload_may_be_asked_for_over_http(tmp_path: Path) -> None:
     path = write(tmp_path, CANNED)
 
-    def reload(url: str) -> int:
-        try:
-            with urllib.request.urlopen(f"{url}/admin/reload", data=b"", timeout=10) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            return error.code
-
     with serving(path) as gateway:
-        path.write_text(CANNED.replace("TEXT", "OTHER"))
-        assert reload(gateway.url) == 200
+        path.write_text(CANNED.replace("TEXT", "OTHER") + "log: {level: debug}\n")
+        assert gateway.reload() == (200, {"reloaded": True, "needs_restart": ["log.level"]})
         assert gateway.ask() == "OTHER"
         path.write_text("models: []\n")
-        assert reload(gateway.url) == 400
+        assert gateway.reload()[0] == 400
         assert gateway.ask() == "OTHER"
+        assert gateway.status()["config"]["refused_at"] is not None
+        path.write_text(CANNED)
+        assert gateway.reload() == (200, {"reloaded": True, "needs_restart": []})
+        config = gateway.status()["config"]
+        assert (config["refused_at"], config["refused_because"], config["needs_restart"]) == (None, "", [])
 
 
 def test_a_store_that_is_away_does_not_hold_up_the_start(tmp_path: Path) -> None:
@@ -261,6 +274,39 @@ def test_workers_share_the_port_and_are_replaced(tmp_path: Path) -> None:
         gateway.process.send_signal(signal.SIGTERM)
         assert gateway.process.wait(15) == 0
         assert not any(p.is_running() for p in left)
+
+
+def configs_of(gateway: Serving) -> dict[str, dict[str, Any]]:
+    """How the config stands in each worker that happens to answer."""
+    reports = [gateway.status() for _ in range(20)]
+    return {report["gateway"]["id"]: report["config"] for report in reports}
+
+
+def test_all_workers_tell_how_the_config_stands_and_whoever_is_asked_reloads_for_all(tmp_path: Path) -> None:
+    path = write(tmp_path, CANNED)
+
+    def all_say(**told: Any) -> bool:
+        found = configs_of(gateway).values()
+        return len(found) == 2 and all(told.items() <= config.items() for config in found)
+
+    with serving(path, "--workers", "2") as gateway:
+        until(lambda: all_say(refused_because="", needs_restart=[]))
+        path.write_text(CANNED.replace("TEXT", "OTHER") + "server: {port: 1}\n")
+        assert gateway.reload() == (200, {"reloaded": True, "needs_restart": ["server.port"]})
+        until(lambda: all_say(needs_restart=["server.port"]))
+        assert {gateway.ask() for _ in range(20)} == {"OTHER"}
+        path.write_text("nonsense: 1\n" + CANNED)
+        gateway.process.send_signal(signal.SIGHUP)
+        until(lambda: all_say(refused_because=f"{path.name}:1", needs_restart=["server.port"]))
+        # One that is started later knows it, too.
+        first = workers_of(gateway)[0]
+        first.kill()
+        until(lambda: first not in (now := workers_of(gateway)) and len(now) == 2)
+        until(lambda: all_say(refused_because=f"{path.name}:1"))
+        assert {gateway.ask() for _ in range(20)} == {"OTHER"}
+        path.write_text(CANNED)
+        assert gateway.reload()[0] == 200
+        until(lambda: all_say(refused_because="", refused_at=None, needs_restart=[]))
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.chronicle import Chronicle, Look
+from gateway.config_standing import places_of
 from gateway.events import EventLog, breaker_text, health_text, lasting, refusal_text, reload_text
 from gateway.policy.health import Health
 from gateway.standing import Standing
@@ -167,27 +168,33 @@ def test_since_when_there_is_less_to_fall_back_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "text"),
+    ("before", "after", "waiting", "text"),
     [
-        ({"a"}, {"a"}, "a new config is in force"),
-        ({"a", "c", "b"}, {"a"}, "a new config is in force; no longer served: b, c"),
-        ({"a"}, {"b"}, "a new config is in force; no longer served: a; now served, too: b"),
+        ({"a"}, {"a"}, (), "a new config is in force"),
+        ({"a", "c", "b"}, {"a"}, (), "a new config is in force; no longer served: b, c"),
+        ({"a"}, {"b"}, (), "a new config is in force; no longer served: a; now served, too: b"),
+        (
+            {"a"},
+            {"a"},
+            ("server.port", "log.level"),
+            "a new config is in force; only a restart changes: server.port, log.level",
+        ),
     ],
 )
-def test_words_of_a_reload(before: set[str], after: set[str], text: str) -> None:
-    assert reload_text(before, after) == text
+def test_words_of_a_reload(before: set[str], after: set[str], waiting: tuple[str, ...], text: str) -> None:
+    assert reload_text(before, after, waiting) == text
 
 
 @pytest.mark.parametrize(
     ("wrong", "where"),
     [
         ("/etc/graceway/g.yaml:11: unknown key 'slotz'", " (g.yaml:11)"),
-        ("g.yaml:3: 'api_key' must be text, not [sk-secret]\ng.yaml:9: also", " (g.yaml:3)"),
+        ("g.yaml:3: 'api_key' must be text, not [sk-secret]\ng.yaml:9: also", " (g.yaml:3, g.yaml:9)"),
         ("g.yaml: there is no such file", ""),
         ("something else: sk-secret", ""),
     ],
 )
 def test_a_refused_config_is_told_without_what_is_in_it(wrong: str, where: str) -> None:
-    said = refusal_text(wrong)
+    said = refusal_text(places_of(wrong))
     assert said.startswith(f"a new config was refused{where}, the one before stays in force; `graceway check")
     assert "secret" not in said

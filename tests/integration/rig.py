@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.compose import build_gateway
 from deploy.config import load_config, to_gateway_spec
+from deploy.config_source import OwnFile
 from deploy.http_server import _Server, _uvicorn_config, address_of, listening_socket
 from gateway.app import Gateway
 from gateway.server_tls import ServerTls
@@ -117,7 +118,7 @@ async def serving(
     write_config(path, models or {"chat": list(tiers)}, sections)
     config = load_config(path)
     if isinstance(store, str):
-        gateway = build_gateway(config, store, lambda: load_config(path))
+        gateway = build_gateway(config, store, OwnFile(path, config).read)
     else:
         gateway = Gateway(to_gateway_spec(config), store)
     tls = None if config.server.tls is None else ServerTls(config.server.tls)
