@@ -11,7 +11,16 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from deploy.status_words import Report, by_urgency, held, minute, share_of_minute, since, store_text
+from deploy.status_words import (
+    Report,
+    by_urgency,
+    config_lines,
+    held,
+    minute,
+    share_of_minute,
+    since,
+    store_text,
+)
 from gateway.events import in_words
 
 TIMEOUT_S = 5.0
@@ -129,6 +138,8 @@ def _replica_line(replica: dict[str, Any]) -> str:
 def _footer(report: dict[str, Any]) -> Iterator[str]:
     is_available = (report.get("state_store") or {}).get("available")
     yield escape(store_text(report)) if is_available else _bad(store_text(report))
+    for line, is_bad in config_lines(report):
+        yield _bad(line) if is_bad else f"[yellow]{escape(line)}[/]"
     queue = report.get("queue") or {}
     yield f"queue: {sum(queue.values())} waiting; sessions: {report.get('sessions', 0)}"
 

@@ -60,6 +60,19 @@ def store_text(report: Report) -> str:
     return f"state store: {name}, not available{began}{reason}; requests go on without it"
 
 
+def config_lines(report: Report) -> Iterator[tuple[str, bool]]:
+    """How the config in force stands to its file, where they differ, and whether that is a fault."""
+    config = report.get("config") or {}
+    now = float(report.get("now") or 0.0)
+    if at := config.get("refused_at"):
+        where = f" ({config['refused_because']})" if config.get("refused_because") else ""
+        since_ = clock(float(config.get("in_force_since") or 0.0), now)
+        told = f"config: the file was refused at {clock(at, now)}{where}, the one of {since_} stays in force"
+        yield f"{told}; `graceway check -c FILE` says why", True
+    if waiting := config.get("needs_restart"):
+        yield f"config: only a restart applies what changed in {', '.join(waiting)}", False
+
+
 def waiting_by_priority(model: Report) -> dict[str, int]:
     waiting: dict[str, int] = {}
     for tier in model["tiers"]:

@@ -28,6 +28,7 @@ from deploy.status_words import (
     Report,
     by_urgency,
     clock,
+    config_lines,
     held,
     listed,
     minute,
@@ -94,6 +95,7 @@ def _parts(
     for name, model in models:
         yield from _standing(name, model, _now(report))
     yield _store(report)
+    yield from (Text(line, _BAD if is_bad else "yellow") for line, is_bad in config_lines(report))
     for name, model in shown:
         yield Text(f"\n{name}", "bold")
         yield _tiers(model, width)

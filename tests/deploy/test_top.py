@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from deploy.status_view import render_status
 from deploy.top import frame
 
 Json = dict[str, Any]
@@ -37,7 +38,15 @@ def replica(name: str, **more: Any) -> Json:
 
 
 def tier(name: str, *replicas: Json, **more: Any) -> Json:
-    base = {"name": name, "quality": 1.0, "serving": True, "share_60s": 0.0, "waiting": 0, "slo_ttft_s": 1.0}
+    base = {
+        "name": name,
+        "backend": "openai",
+        "quality": 1.0,
+        "serving": True,
+        "share_60s": 0.0,
+        "waiting": 0,
+        "slo_ttft_s": 1.0,
+    }
     return {
         **base,
         "ttft_p99_s": 0.5,
@@ -106,6 +115,45 @@ def drawn(report: Json, width: int = 130, **more: Any) -> str:
 def test_a_frame_says(line: str) -> None:
     text = drawn(report())
     assert re.search(line, text), text
+
+
+REFUSED = {
+    "in_force_since": AT - 600,
+    "refused_at": AT - 60,
+    "refused_because": "g.yaml:3, g.yaml:9",
+    "needs_restart": ["server.port", "log.level"],
+}
+WAITING = "config: only a restart applies what changed in server.port, log.level"
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({**REFUSED, "refused_at": None, "needs_restart": []}, []),
+        ({**REFUSED, "refused_at": None}, [WAITING]),
+        (
+            {**REFUSED, "needs_restart": []},
+            [
+                r"config: the file was refused at \d\d:\d\d:\d\d \(g\.yaml:3, g\.yaml:9\), "
+                r"the one of \d\d:\d\d:\d\d stays in force; `graceway check -c FILE` says why"
+            ],
+        ),
+        (
+            {**REFUSED, "refused_because": ""},
+            [r"config: the file was refused at \d\d:\d\d:\d\d, the", WAITING],
+        ),
+    ],
+)
+def test_how_the_config_stands_to_its_file(config: Json, told: list[str]) -> None:
+    whole = report(config=config)
+    with open(os.devnull, "w") as nowhere:
+        console = Console(width=200, record=True, file=nowhere)
+        render_status("http://g:8000", whole, console)
+        status = console.export_text()
+    for text in (status, drawn(whole, 200)):
+        lines = [line.strip() for line in text.splitlines() if line.startswith("config: ")]
+        assert len(lines) == len(told)
+        assert all(re.match(wanted, line) for wanted, line in zip(told, lines, strict=True)), lines
 
 
 def test_a_frame_without_a_gateway_says_so_first() -> None:

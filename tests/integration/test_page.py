@@ -193,6 +193,29 @@ async def test_what_is_left_out_and_what_it_costs_are_seen(
         await browser.shows("#now", "the small replica is out of money")
 
 
+async def test_a_refused_config_and_what_waits_for_a_restart_are_seen(config: Path, browser: Browser) -> None:
+    async with serving(config, canned()) as gateway:
+        await browser.open(gateway.url)
+        await browser.shows("#now", "OK chat is served by canned.")
+        good = config.read_text()
+        config.write_text(good[:-1] + ', "log": {"level": "debug"}}')
+        assert (await gateway.post("/admin/reload"))[0] == 200
+        await browser.shows("#system", "Config keys that wait for a restart log.level")
+        config.write_text(good[:-1] + ', "nonsense": 1}')
+        assert (await gateway.post("/admin/reload"))[0] == 400
+        await browser.shows("#now", f"Config The file's config is refused ({config.name}:1) since")
+        assert await gateway.metric("graceway_config_refused") == 1
+        assert await gateway.metric("graceway_config_needs_restart") == 1
+        config.write_text(good)
+        assert (await gateway.post("/admin/reload"))[0] == 200
+
+        async def is_gone() -> bool:
+            return "Config" not in await browser.text("#now") + await browser.text("#system")
+
+        await eventually(is_gone, WITHIN_S)
+        assert await gateway.metric("graceway_config_refused") == 0
+
+
 async def test_a_pin_is_seen_though_nobody_asks(engines: Engines, config: Path, browser: Browser) -> None:
     """What is pinned, and for how long yet; then that it has ended."""
     async with serving(config, *ladder(engines), health=OFTEN) as gateway:
