@@ -4,7 +4,8 @@
 above no gateway), requests/s and streamed chunks/s at 32 clients, and the front's own CPU per request, per
 streamed chunk of that flood, where many come in one read, and per chunk of 128 streams at 20 ms a token, where
 each comes alone. Each figure is the median over rounds that take the fronts in turn, so that a machine that
-slows down slows all of them.
+slows down slows all of them; one request at a time, whose latencies move most with the machine, the fronts take turns
+of a few requests, and what one adds is the median over turns.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -32,6 +33,8 @@ STREAM_TOKENS = 200
 PACED_CLIENTS = 128
 PACED_TOKEN_S = 0.02
 SLOTS = 256
+TURN = 25
+"""Requests, one at a time, before it is the next front's turn: some tens of milliseconds."""
 _QUESTION = [{"role": "user", "content": "What does a gateway cost, in microseconds, per request?"}]
 
 
@@ -46,11 +49,16 @@ class Sample:
     cpu_us_per_request: float
     cpu_us_per_chunk: float
     cpu_us_per_paced_chunk: float
+    turns_p50_ms: tuple[float, ...]
+    """Of each turn that the front had, one request at a time."""
+
+
+FIGURES = [one.name for one in fields(Sample) if one.type is float]
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One front's medians, and what it adds to no gateway in the same round."""
+    """One front's medians, and what it adds to no gateway in the same turn, or the same round."""
 
     front: str
     p50_ms: float
@@ -108,8 +116,20 @@ async def _exchange(connection: ClientConnection, request: bytes, count: ChunkCo
         raise RuntimeError(f"status {connection.status} under load: {connection.headers}")
 
 
+async def in_turns(
+    urls: Mapping[str, str], requests: int, answer_tokens: int
+) -> dict[str, list[list[float]]]:
+    """Latencies in milliseconds by front: one list for each turn, one request at a time."""
+    found: dict[str, list[list[float]]] = {front: [] for front in urls}
+    for begin in range(0, requests, TURN):
+        for front, url in urls.items():
+            request = request_of(url, answer_tokens, stream=False)
+            found[front].append(await one_at_a_time(url, request, min(TURN, requests - begin)))
+    return found
+
+
 async def one_at_a_time(url: str, request: bytes, requests: int) -> list[float]:
-    """Latencies in milliseconds, sorted."""
+    """Latencies in milliseconds."""
     connection = await connect(url)
     count = ChunkCount()
     latencies: list[float] = []
@@ -118,7 +138,7 @@ async def one_at_a_time(url: str, request: bytes, requests: int) -> list[float]:
         await _exchange(connection, request, count)
         latencies.append((time.perf_counter() - begun_s) * 1000)
     connection.close()
-    return sorted(latencies)
+    return latencies
 
 
 async def many_at_once(url: str, request: bytes, clients: int, duration_s: float) -> tuple[int, int, float]:
@@ -152,11 +172,13 @@ class Target:
         return cpu_s(process) if self.has_front else 0.0
 
 
-async def measure(target: Target, requests: int, duration_s: float, answer_tokens: int = 1) -> Sample:
-    """One front, once."""
+async def measure(
+    target: Target, turns_ms: list[list[float]], duration_s: float, answer_tokens: int = 1
+) -> Sample:
+    """One front, once, whose latencies one at a time have been measured."""
     url = target.fast.url
     request = request_of(url, answer_tokens, stream=False)
-    latencies = await one_at_a_time(url, request, requests)
+    latencies = sorted(latency for turn in turns_ms for latency in turn)
     before = target.cpu_s(target.fast)
     answered, _, took_s = await many_at_once(url, request, CLIENTS, duration_s)
     between = target.cpu_s(target.fast)
@@ -172,6 +194,7 @@ async def measure(target: Target, requests: int, duration_s: float, answer_token
         cpu_us_per_request=per_request_s * 1e6,
         cpu_us_per_chunk=flood_s / chunks * 1e6,
         cpu_us_per_paced_chunk=await paced_chunk_us(target, duration_s, per_request_s),
+        turns_p50_ms=tuple(statistics.median(turn) for turn in turns_ms),
     )
 
 
@@ -194,10 +217,15 @@ async def run_rounds(
         targets = {front: await _target(front, fast, paced, stack) for front in fronts}
         samples: dict[str, list[Sample]] = {front: [] for front in fronts}
         for number in range(rounds + 1):
-            for front, target in targets.items():
-                if number > 1 and front in PEERS and PEERS[front].is_slow:
-                    continue
-                sample = await measure(target, requests, duration_s if number else 0.3, answer_tokens)
+            taking_part = {
+                front: target
+                for front, target in targets.items()
+                if number < 2 or front not in PEERS or not PEERS[front].is_slow
+            }
+            urls = {front: target.fast.url for front, target in taking_part.items()}
+            turns_ms = await in_turns(urls, requests if number else TURN, answer_tokens)
+            for front, target in taking_part.items():
+                sample = await measure(target, turns_ms[front], duration_s if number else 0.3, answer_tokens)
                 # The first round warms all of them up.
                 samples[front] += [sample] if number else []
     return [_cost(front, samples[front], samples[fronts[0]]) for front in fronts]
@@ -226,23 +254,21 @@ def _cost(front: str, samples: list[Sample], bare: list[Sample]) -> Cost:
     def median(name: str) -> float:
         return statistics.median(float(getattr(sample, name)) for sample in samples)
 
-    def added(name: str) -> float:
-        # A front that is too slow to be in all rounds is in the first of them.
-        pairs = zip(samples, bare, strict=False)
-        return statistics.median(float(getattr(one, name) - getattr(none, name)) for one, none in pairs)
-
+    # A front that is too slow to be in all rounds is in the first of them.
+    pairs = list(zip(samples, bare, strict=False))
+    turns = [turn for one, none in pairs for turn in zip(one.turns_p50_ms, none.turns_p50_ms, strict=True)]
     return Cost(
         front=front,
         p50_ms=median("p50_ms"),
         p99_ms=median("p99_ms"),
-        added_p50_ms=added("p50_ms"),
-        added_p99_ms=added("p99_ms"),
+        added_p50_ms=statistics.median(one - none for one, none in turns),
+        added_p99_ms=statistics.median(one.p99_ms - none.p99_ms for one, none in pairs),
         requests_per_s=median("requests_per_s"),
         chunks_per_s=median("chunks_per_s"),
         cpu_us_per_request=median("cpu_us_per_request"),
         cpu_us_per_chunk=median("cpu_us_per_chunk"),
         cpu_us_per_paced_chunk=median("cpu_us_per_paced_chunk"),
-        ranges={one.name: _range(samples, one.name) for one in fields(Sample)},
+        ranges={name: _range(samples, name) for name in FIGURES},
     )
 
 

@@ -55,8 +55,8 @@ class Runs:
 class Scale:
     """How much of everything: `full` is for a report, `brief` to see that it works."""
 
-    rounds: int = 3
-    requests: int = 150
+    rounds: int = 6
+    requests: int = 400
     seconds: float = 1.0
     fault_names: tuple[str, ...] = FAULTS
     beside: tuple[str, ...] = FAULTS_BESIDE
