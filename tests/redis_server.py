@@ -1,15 +1,19 @@
 """A Redis for the tests of a module, as good as new before each of them."""
 
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from redis import Redis
 
 from state_store.embedded import EmbeddedRedis
+
+_ROOT = Path(__file__).parents[1]
 
 
 class RedisServer:
@@ -65,3 +69,10 @@ def redis_server(embedded_redis: EmbeddedRedis) -> Iterator[RedisServer]:
     server = RedisServer(embedded_redis)
     yield server
     server.reset()
+
+
+def documented_acl() -> list[str]:
+    """What an ACL user is to be given."""
+    rules = re.search(r"`(~graceway:\* [^`]*)`", (_ROOT / "docs" / "config.md").read_text())
+    assert rules is not None
+    return rules[1].split()

@@ -79,7 +79,7 @@ class GracewayKvConnector(KVConnectorBase_V1):
         spec = self._kv_cache_config.kv_cache_groups[0].kv_cache_spec
         layers = sum(len(group.layer_names) for group in self._kv_cache_config.kv_cache_groups)
         return SchedulerSide(
-            BlockStore(url, self._settings.budget),
+            BlockStore(url, self._settings.budget, told=_tell_of_redis),
             [self._fingerprint(rank) for rank in ranks],
             spec.block_size,
             spec.page_size_bytes * layers,
@@ -102,7 +102,7 @@ class GracewayKvConnector(KVConnectorBase_V1):
         if self._settings.compression in LOSSY and not can_quantise(cache.block_bytes, cache.dtype):
             _log.warning("KV blocks of %s are kept as they are", cache.dtype)
         rank = self._vllm_config.parallel_config.rank
-        store = BlockStore(url_of(), self._settings.budget)
+        store = BlockStore(url_of(), self._settings.budget, told=_tell_of_redis)
         self._worker = WorkerSide(cache, store, self._fingerprint(rank), self._settings)
         self._tell(stored_bytes(cache.block_bytes, self._settings.compression, cache.dtype))
 
@@ -217,6 +217,13 @@ class GracewayKvConnector(KVConnectorBase_V1):
 
 # Below another connector, vLLM asks for it by its name alone when it reads what it counted.
 KVConnectorFactory.register_connector(CONNECTOR, MODULE, CONNECTOR)
+
+
+def _tell_of_redis(why: str) -> None:
+    if why:
+        _log.warning("KV blocks are not to be had for now: %s", why)
+    else:
+        _log.info("KV blocks are to be had again")
 
 
 def _plan_of(metadata: KVConnectorMetadata) -> StepPlan:

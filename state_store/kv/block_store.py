@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from state_store.kv.block_format import HEAD_BYTES, BlockId
 from state_store.kv.budget import Budget, Use, command
-from state_store.kv.node import BlocksUnavailable, Node
+from state_store.kv.node import BlocksUnavailable, Node, Told, tell_nobody
 from state_store.kv.nodes import nodes_of
 from state_store.kv.resp import Argument, ConnectionFailed, Reply, ServerError
 from state_store.kv.turn import STORED, TURN_TTL_S, turn_key
@@ -52,9 +52,10 @@ class BlockStore:
         control_timeout_s: float = _CONTROL_TIMEOUT_S,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        told: Told = tell_nobody,
     ) -> None:
         at = parse_redis_url(url)
-        self._nodes = nodes_of(at, control_timeout_s, now)
+        self._nodes = nodes_of(at, control_timeout_s, now, told)
         self._copies = at.wait_replicas
         self._budget, self._control_timeout_s = budget, control_timeout_s
         self._now, self._wall = now, wall
@@ -75,8 +76,11 @@ class BlockStore:
             until = self._now() + self._control_timeout_s + patience_s
             with node.connection(patience_s, until) as connection:
                 replies = connection.ask([[b"EXISTS", blocks[at].key] for at in places])
-            for at, reply in zip(places, replies, strict=True):
-                found[at] = self._seen(reply) == 1
+                for at, reply in zip(places, replies, strict=True):
+                    found[at] = self._seen(reply) == 1
+                    if isinstance(reply, ServerError) and not _has_moved(reply):
+                        # Who may not ask, or is told that Redis still loads, knows nothing of its blocks.
+                        raise ConnectionFailed(str(reply))
         return found
 
     def fetch(
@@ -118,10 +122,7 @@ class BlockStore:
         copies = self._copies if must_be_copied else 0
         for node, mine in self._by_node([use.key for use in uses]):
             self._touch(node, [uses[at] for at in mine], copies)
-        with self._nodes.of(self._budget.used).connection(self._control_timeout_s) as connection:
-            gone = self._seen(connection.ask([list(command(uses, self._budget, self._wall()))])[0])
-        if isinstance(gone, ServerError):
-            raise BlocksUnavailable(str(gone))
+        gone = self._written(self._budget.used, list(command(uses, self._budget, self._wall())))
         keys = [key for key in gone if isinstance(key, bytes)] if isinstance(gone, list) else []
         self._delete(keys)
         return set(keys)
@@ -129,14 +130,20 @@ class BlockStore:
     def acknowledge(self, turn: str) -> None:
         """Says that all blocks of a turn are stored."""
         key = turn_key(turn)
-        with self._nodes.of(key).connection(self._control_timeout_s) as connection:
-            reply = self._seen(connection.ask([[b"SET", key, STORED, b"EX", b"%d" % int(TURN_TTL_S)]])[0])
-        if isinstance(reply, ServerError):
-            raise BlocksUnavailable(str(reply))
+        self._written(key, [b"SET", key, STORED, b"EX", b"%d" % int(TURN_TTL_S)])
 
     def close(self) -> None:
         """Calls under way still end; nothing stays open after them."""
         self._nodes.close()
+
+    def _written(self, key: bytes, command: Sequence[Argument]) -> Reply:
+        """Redis's answer to a command that writes. Raises BlocksUnavailable for a refusal."""
+        node = self._nodes.of(key)
+        with node.writing() as refused, node.connection(self._control_timeout_s) as connection:
+            reply = self._seen(connection.ask([command])[0])
+            if isinstance(reply, ServerError):
+                refused(str(reply))
+        return reply
 
     def _by_node(self, keys: Sequence[bytes]) -> list[tuple[Node, list[int]]]:
         """The keys' positions, by the server that has them."""
@@ -199,6 +206,10 @@ class BlockStore:
 
     def _seen(self, reply: Reply) -> Reply:
         """The same reply, after a look at whether it says that a Cluster has changed."""
-        if isinstance(reply, ServerError) and str(reply).startswith(("MOVED", "ASK", "CLUSTERDOWN")):
+        if isinstance(reply, ServerError) and _has_moved(reply):
             self._nodes.moved()
         return reply
+
+
+def _has_moved(error: ServerError) -> bool:
+    return str(error).startswith(("MOVED", "ASK", "CLUSTERDOWN"))

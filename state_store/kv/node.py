@@ -13,6 +13,14 @@ Connect = Callable[[float], Connection]
 """Opens a connection within so many seconds. Raises ConnectionFailed."""
 
 
+Told = Callable[[str], None]
+"""Is told why a server that was well is not, and with an empty word that it is again."""
+
+
+def tell_nobody(_: str) -> None:
+    """Where nobody wants to know."""
+
+
 class BlocksUnavailable(Exception):  # noqa: N818 - a condition that callers plan for
     """Redis did not answer in time, refused, or has not been tried again yet. What was asked for is a miss."""
 
@@ -23,9 +31,13 @@ class Node:
     """
 
     def __init__(
-        self, connect: Connect, connect_timeout_s: float, now: Callable[[], float] = time.monotonic
+        self,
+        connect: Connect,
+        connect_timeout_s: float,
+        now: Callable[[], float] = time.monotonic,
+        told: Told = tell_nobody,
     ) -> None:
-        self._connect, self._connect_timeout_s, self._now = connect, connect_timeout_s, now
+        self._connect, self._connect_timeout_s, self._now, self._told = connect, connect_timeout_s, now, told
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._is_closed = False
@@ -101,12 +113,19 @@ class Node:
 
     def _succeed(self, breaker: StoreBreaker, ticket: int) -> None:
         with self._lock:
+            was_ill = breaker.state != "closed"
             breaker.succeed(ticket)
+            is_back = was_ill and breaker.state == "closed"
+        if is_back:
+            self._told("")
 
     def _note_failure(self, breaker: StoreBreaker, ticket: int, error: str) -> None:
         with self._lock:
             self._last_error = error
+            was_well = breaker.state == "closed"
             breaker.fail(ticket, self._now())
+        if was_well:
+            self._told(error)
         self._drop_idle()
 
     def _drop_idle(self) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from redis.crc import key_slot
 
-from state_store.kv.node import BlocksUnavailable, Node
+from state_store.kv.node import BlocksUnavailable, Node, Told, tell_nobody
 from state_store.kv.resp import Connection, ConnectionFailed, Reply
 from state_store.redis_url import RedisUrl, Server
 
@@ -34,13 +34,13 @@ class Nodes(Protocol):
     def close(self) -> None: ...
 
 
-def nodes_of(url: RedisUrl, timeout_s: float, now: Now = time.monotonic) -> Nodes:
+def nodes_of(url: RedisUrl, timeout_s: float, now: Now = time.monotonic, told: Told = tell_nobody) -> Nodes:
     """The servers behind a URL; opens no connection yet. New connections open within `timeout_s`."""
     if url.kind == "cluster":
-        return InCluster(url, timeout_s, now)
+        return InCluster(url, timeout_s, now, told)
     if url.kind == "sentinel":
-        return OneNode(Node(partial(_connect_to_master, url), timeout_s, now))
-    return OneNode(Node(partial(Connection, url.servers[0], url.login), timeout_s, now))
+        return OneNode(Node(partial(_connect_to_master, url), timeout_s, now, told))
+    return OneNode(Node(partial(Connection, url.servers[0], url.login), timeout_s, now, told))
 
 
 class OneNode:
@@ -66,8 +66,8 @@ class OneNode:
 class InCluster:
     """Keys are where the Cluster says that their slots are; it is asked at first, and when a node denies a key."""
 
-    def __init__(self, url: RedisUrl, timeout_s: float, now: Now) -> None:
-        self._url, self._timeout_s, self._now = url, timeout_s, now
+    def __init__(self, url: RedisUrl, timeout_s: float, now: Now, told: Told) -> None:
+        self._url, self._timeout_s, self._now, self._told = url, timeout_s, now, told
         self._lock = threading.Lock()
         self._nodes: dict[Server, Node] = {}
         self._slots: list[tuple[range, Server]] = []
@@ -97,7 +97,7 @@ class InCluster:
     def _node(self, server: Server) -> Node:
         if server not in self._nodes:
             connect = partial(Connection, server, self._url.login)
-            self._nodes[server] = Node(connect, self._timeout_s, self._now)
+            self._nodes[server] = Node(connect, self._timeout_s, self._now, self._told)
         return self._nodes[server]
 
     def _look(self) -> None:

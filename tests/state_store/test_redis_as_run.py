@@ -19,6 +19,7 @@ from state_store.protocol import StateStore, StateStoreUnavailable
 from state_store.redis import RedisStateStore
 from state_store.redis_servers import LOOK_UP_WITHIN_S
 from state_store.script import Fields, Script
+from tests.redis_server import documented_acl
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -47,13 +48,16 @@ async def takes(store: StateStore, key: str = "probe") -> bool:
 
 
 async def test_users_of_the_acl_and_who_is_none() -> None:
-    acl = ("--user", *["gate", "on", ">s3cret", "~graceway:*", "+@all"], "--user", "default", "off")
+    acl = ("--user", "gate", "on", ">s3cret", *documented_acl(), "--user", "default", "off")
     async with RedisProcess(*acl) as server:
         store = RedisStateStore(f"redis://gate:s3cret@{server.address}", timeout_s=PATIENT_S)
         assert await store.put("g", "k", b"1", ttl_s=60)
         assert (await store.run(COUNT, "g", "k", [], ttl_s=60)).values == [b"1"]
         await store.append("t", b"x", max_values=9)
+        assert len(await store.read("t")) == 1
         assert await store.scan("g") == {"k": b"1"}
+        assert await store.get("g", "k") == b"1"
+        await store.delete("g", "k")
         await store.close()
         for wrong in ("gate:wrong@", "", ":s3cret@"):
             stranger = RedisStateStore(f"redis://{wrong}{server.address}", timeout_s=PATIENT_S)

@@ -262,6 +262,20 @@ def test_a_full_server_still_gives_and_is_not_asked_to_take_for_a_while(server: 
     assert fetched(store, 1) == [""]
 
 
+def test_who_wants_to_know_is_told_once_why_it_fails_and_once_that_it_is_back(server: Server) -> None:
+    told: list[str] = []
+    store, redis = BlockStore(server.url, PLENTY, now=(clock := Wall()), told=told.append), server.redis()
+    redis.config_set("min-replicas-to-write", 1)
+    for _ in range(3):
+        with pytest.raises(BlocksUnavailable):
+            store.store([outgoing(1)])
+        clock.at += 60
+    redis.config_set("min-replicas-to-write", 0)
+    assert store.store([outgoing(1)]) == [True]
+    assert [why[:10] for why in told] == ["NOREPLICAS", ""]
+    store.close()
+
+
 def test_no_server_is_unavailable() -> None:
     with fails_within(0.1):
         BlockStore("unix:///nowhere/at/all.sock", PLENTY).exist([block(1)])

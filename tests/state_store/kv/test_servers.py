@@ -15,6 +15,7 @@ from loadtests.redis_groups import Cluster, running_sentinels
 from state_store.kv.block_format import HEAD_BYTES, BlockId, pack, unpack
 from state_store.kv.block_store import BlockStore, BlocksUnavailable, Outgoing
 from state_store.kv.budget import Budget, Use
+from tests.redis_server import documented_acl
 
 SIZE = 3_000_000
 PATIENT_S = 2.0
@@ -78,6 +79,39 @@ async def test_sentinels_name_the_master_and_after_a_failover_the_other_one() ->
         await group.master.kill()
         assert await until_done(lambda: there_and_back(store, 1)) == ""
         store.close()
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_user_with_the_documented_rights_and_one_without() -> None:
+    acl = (
+        "--user",
+        "gate",
+        "on",
+        ">s3cret",
+        *documented_acl(),
+        "--user",
+        "half",
+        "on",
+        ">s3cret",
+        "~*",
+        "+@string",
+    )
+
+    def all_of(store: BlockStore) -> None:
+        assert there_and_back(store) == ""
+        assert store.exist([block(0)]) == [True]
+        assert not store.count([Use(block(0).key, SIZE, 0)])
+        store.acknowledge("turn")
+        store.discard([block(0)])
+        assert store.exist([block(0)]) == [False]
+
+    async with RedisProcess(*acl) as server:
+        store, half = (opened(f"redis://{user}:s3cret@{server.address}") for user in ("gate", "half"))
+        await asyncio.to_thread(all_of, store)
+        with pytest.raises(BlocksUnavailable, match="exists"):
+            await asyncio.to_thread(half.exist, [block(0)])
+        store.close()
+        half.close()
 
 
 @pytest.mark.asyncio(loop_scope="session")
