@@ -19,7 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from replicas.kv.engine_metrics import KvPromMetrics, KvStats
-from replicas.kv.fingerprint import fingerprint, weights_digest
+from replicas.kv.fingerprint import fingerprint, folder_of, weights_digest
 from replicas.kv.paged_cache import PagedCache
 from replicas.kv.scheduler_side import Scheduled, SchedulerSide
 from replicas.kv.settings import CONNECTOR, MODULE, received, unknown, url_of, why_none
@@ -267,10 +267,11 @@ def _facts(vllm_config: Any, kv_cache_config: Any) -> dict[str, object]:
         vllm_config.parallel_config,
     )
     group = kv_cache_config.kv_cache_groups[0]
+    folder = folder_of(model.model, model.revision, vllm_config.load_config.download_dir)
     return {
         "vllm": vllm.__version__,
         "model": {k: v for k, v in model.hf_config.to_dict().items() if k != "_name_or_path"},
-        "weights": weights_digest(model.model) or f"{model.model} {model.revision}",
+        "weights": weights_digest(folder) or f"{model.model} {model.revision}",
         "dtype": model.dtype,
         "quantization": model.quantization,
         "cache_dtype": cache.cache_dtype,

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import xxhash
+from huggingface_hub import try_to_load_from_cache
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt")
 _SAMPLE_BYTES = 1 << 16
@@ -14,6 +15,20 @@ _SAMPLES = 16
 def fingerprint(facts: Mapping[str, object]) -> bytes:
     """16 bytes that are equal where all facts are."""
     return xxhash.xxh3_128_digest(json.dumps(facts, sort_keys=True, default=str).encode())
+
+
+def folder_of(model: str, revision: str | None = None, cache: str | None = None) -> str:
+    """Where the weights of a hub's model were put when they were loaded; `model` itself where it is no hub's.
+
+    The same name and branch may be other weights tomorrow, and on a machine that loaded them yesterday.
+    """
+    if Path(model).exists():
+        return model
+    try:
+        found = try_to_load_from_cache(model, "config.json", cache_dir=cache, revision=revision)
+    except ValueError:
+        return model
+    return str(Path(found).parent) if isinstance(found, str) else model
 
 
 def weights_digest(model: str) -> str:

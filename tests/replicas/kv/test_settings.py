@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replicas.engines import EngineSpec, command, environment
-from replicas.kv.fingerprint import fingerprint, weights_digest
+from replicas.kv.fingerprint import fingerprint, folder_of, weights_digest
 from replicas.kv.settings import KvSettings, Strategy, arguments, received, unknown, url_of, why_none
 
 SPEC = EngineSpec("vllm", "m", "m", slots=1)
@@ -99,6 +99,26 @@ def test_other_weights_of_the_same_name_and_size_are_told_apart(tmp_path: Path, 
     plain[at : at + 100_000] = b"x" * len(plain[at : at + 100_000])
     weights.write_bytes(plain)
     assert weights_digest(str(tmp_path)) != before
+
+
+def test_a_hub_s_model_is_the_weights_that_were_loaded(tmp_path: Path) -> None:
+    def digest_at(commit: str) -> str:
+        """Of a cache in which the branch is at `commit`."""
+        kept = tmp_path / commit / "models--org--model"
+        snapshot = kept / "snapshots" / commit
+        (kept / "refs").mkdir(parents=True)
+        (kept / "refs" / "main").write_text(commit)
+        snapshot.mkdir(parents=True)
+        (snapshot / "config.json").write_text("{}")
+        (snapshot / "model.safetensors").write_bytes(commit.encode())
+        return weights_digest(folder_of("org/model", None, str(tmp_path / commit)))
+
+    assert digest_at("a" * 40) != digest_at("b" * 40) != ""
+
+
+@pytest.mark.parametrize("model", ["org/unknown", "s3://bucket/some/model"])
+def test_a_name_that_no_cache_knows_stays_one(model: str, tmp_path: Path) -> None:
+    assert folder_of(model, None, str(tmp_path)) == model
 
 
 def test_a_model_that_is_no_folder_has_its_name_alone() -> None:
