@@ -6,6 +6,7 @@ from datetime import datetime
 from deploy.document import Block, Heading, Items, Shares, Table, Text
 from deploy.incident import ROW_S, Incident, Moment, given_up, suggestions
 from gateway.events import lasting
+from gateway.reason_words import in_words
 from gateway.standing import why
 
 MOST_ROWS = 24
@@ -59,7 +60,7 @@ def _what_was_given_up(incident: Incident) -> Iterator[Block]:
     )
     best = incident.best.name
     reasons = incident.total("reasons").most_common()
-    yield Items([f"{count} × {why(reason, best)} ({reason})" for reason, count in reasons])
+    yield Items([f"{count} × {why(reason, best)}" for reason, count in reasons])
     if left_out := incident.total("given_up"):
         yield Text("Left out of requests: " + ", ".join(f"{what} {n}" for what, n in left_out.most_common()))
     features = incident.total("features")
@@ -72,7 +73,9 @@ def _what_was_given_up(incident: Incident) -> Iterator[Block]:
 def _refusals(incident: Incident) -> Iterator[Block]:
     if sheds := incident.total("sheds"):
         yield Heading(2, "Refusals")
-        yield Table(("reason", "requests"), [(reason, str(count)) for reason, count in sheds.most_common()])
+        yield Table(
+            ("reason", "requests"), [(in_words(reason), str(count)) for reason, count in sheds.most_common()]
+        )
 
 
 def _shares(incident: Incident) -> Iterator[Block]:

@@ -21,7 +21,7 @@ from deploy.status_words import (
     since,
     store_text,
 )
-from gateway.events import in_words
+from gateway.reason_words import in_words
 
 TIMEOUT_S = 5.0
 CLIENT_CERT, CLIENT_KEY = "GRACEWAY_CLIENT_CERT", "GRACEWAY_CLIENT_KEY"

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from gateway.events import in_words, lasting
+from gateway.events import lasting
+from gateway.reason_words import in_words
 
 Report = Mapping[str, Any]
 _WORST_FIRST = ("down", "degraded", "reduced", "best")
@@ -46,7 +47,7 @@ def held(tier: Report) -> str:
         return ""
     ends_in_s = tier.get("override_ends_in_s")
     more = f", for {lasting(ends_in_s)} more" if ends_in_s else ""
-    return f"may have {allotted:.0%} ({tier.get('held_because')}{more})"
+    return f"may have {allotted:.0%} ({in_words(tier.get('held_because') or 'ladder')}{more})"
 
 
 def store_text(report: Report) -> str:
@@ -93,7 +94,9 @@ def minute(model: Report) -> Iterator[tuple[str, bool]]:
     )
     for said, name, is_bad in found:
         if counts := model.get(name):
-            yield f"{said}: {listed(counts)}", is_bad
+            # What is left out goes by the names of the request's fields.
+            told = counted(counts) if name == "given_up_60s" else listed(counts)
+            yield f"{said}: {told}", is_bad
     for tier in model["tiers"]:
         if budget := tier.get("budget"):
             yield f"money for {tier['name']}: {money(budget)}", bool(budget["is_spent"])
@@ -111,4 +114,8 @@ def money(budget: Report) -> str:
 
 
 def listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{in_words(name)} {count}" for name, count in counts.items()) or "none"
+    return counted({in_words(name): count for name, count in counts.items()})
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"

@@ -37,7 +37,7 @@ from deploy.status_words import (
     store_text,
     waiting_by_priority,
 )
-from gateway.events import in_words
+from gateway.reason_words import in_words
 
 EVERY_S = 1.0
 SAME_GATEWAY_S = 5.0

@@ -173,7 +173,7 @@ class Exchange:
             raise Rejected(status, not_offered_json(self._request.model, "embeddings"))
         if status in CLIENTS_MISTAKES:
             raise Rejected(status, rejection_json(body))
-        raise ExchangeFailed(f"http_{status}", body[:300].decode("utf-8", "replace"))
+        raise ExchangeFailed.of_status(status, body[:300].decode("utf-8", "replace"))
 
     def pump(self, take: "Take") -> Coroutine[object, object, None]:
         """Sends the request, and gives `take` whole events, in the step in which they are read, until it has had the last.

@@ -60,7 +60,7 @@ class Embeddings:
         finally:
             connection.finish()
         if status != 200:
-            raise ExchangeFailed(f"http_{status}")
+            raise ExchangeFailed.of_status(status)
         vector = np.asarray(orjson.loads(raw)["data"][0]["embedding"], dtype=np.float32)
         length = float(np.linalg.norm(vector))
         if vector.ndim != 1 or not np.isfinite(length) or length == 0.0:

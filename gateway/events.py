@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gateway.policy.health import Health
+from gateway.reason_words import in_words
 
 KEPT = 200
 SAME_WITHIN_S = 10.0
@@ -101,14 +102,6 @@ def refusal_text(places: str) -> str:
     where = f" ({places})" if places else ""
     more = "`graceway check -c FILE` says why, and a restart would meet it"
     return f"a new config was refused{where}, the one before stays in force; {more}"
-
-
-_FAILURES = {"refused": "connection refused", "reset": "connection reset", "cut": "connection cut"}
-
-
-def in_words(reason: str) -> str:
-    """A failure's short word as people say it: `refused` alone could be a request."""
-    return _FAILURES.get(reason, reason)
 
 
 def _because(reason: str) -> str:

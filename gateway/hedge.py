@@ -1,9 +1,9 @@
 """A race of two prefills: the first token wins, and the loser is aborted at its replica before it generates more."""
 
 from gateway.dispatch import Exchange
-from gateway.failure import ExchangeFailed
+from gateway.failure import ExchangeFailed, Failure
 
-LOST = "lost_race"
+LOST: Failure = "lost_race"
 
 
 class Race:

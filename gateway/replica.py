@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.breakers import Breaker
-from gateway.failure import ExchangeFailed
+from gateway.failure import ExchangeFailed, Failure
 from gateway.http_client import Connection, ConnectionPool, Origin
 from gateway.policy.elsewhere import Elsewhere
 from gateway.policy.health import Health, State, after_signal
@@ -209,7 +209,7 @@ class Replica:
         self.not_before = max(self.not_before, until)
         self._changed()
 
-    def break_streams(self, failure: str, which: Callable[[Stream], bool] = _is_any) -> None:
+    def break_streams(self, failure: Failure, which: Callable[[Stream], bool] = _is_any) -> None:
         """Ends its exchanges now, so that their streams go on elsewhere."""
         for stream in list(self.streams):
             if which(stream):

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gateway.reason_words import in_words
+
 Level = Literal["best", "reduced", "degraded", "down"]
 """Served by the best tier; the same with less to fall back on; a lower tier serves or requests are refused; nothing serves."""
 
@@ -19,6 +21,9 @@ _WHY = {
     "backpressure": "{tier} pushed back",
     "no_replica": "no replica of {tier} could serve",
     "no_tier": "no other tier could answer",
+    "context": "{tier}'s window is shorter than the prompt",
+    "budget": "{tier} had too little money left",
+    "miss": "{tier} had kept no answer",
     "first_token_timeout": "{tier} was too slow with its first token",
     "slow": "{tier} was too slow",
     "resumed": "streams went on there",
@@ -150,12 +155,16 @@ def _why(best: Rung, recent: Recent) -> str:
     if not recent.reasons:
         return f"{best.name} did not answer"
     reason = max(recent.reasons, key=lambda r: recent.reasons[r])
-    return f"{why(reason, best.name)} ({reason})"
+    return why(reason, best.name)
 
 
 def why(reason: str, tier: str) -> str:
     """Why a tier did not answer, in words: of answers that were given, so in the past."""
-    return _WHY.get(reason, "replicas of {tier} failed").format(tier=tier)
+    return (
+        _WHY[reason].format(tier=tier)
+        if reason in _WHY
+        else f"replicas of {tier} failed ({in_words(reason)})"
+    )
 
 
 def _outage(rung: Rung) -> str:
@@ -199,7 +208,9 @@ def _refused(recent: Recent) -> str:
     if not recent.sheds:
         return ""
     count = sum(recent.sheds.values())
-    by = ", ".join(f"{reason} {n}" for reason, n in sorted(recent.sheds.items(), key=lambda s: -s[1]))
+    by = ", ".join(
+        f"{in_words(reason)} {n}" for reason, n in sorted(recent.sheds.items(), key=lambda s: -s[1])
+    )
     return f"{count} request{'' if count == 1 else 's'} refused in the last {RECENT_S} s ({by})"
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from gateway.chronicle import Look
 from gateway.config_standing import ConfigStanding
-from gateway.events import in_words
 from gateway.exercised import Exercised
 from gateway.fleet import Fleet
 from gateway.policy.outlier import lagging
 from gateway.policy.quantile import DurationQuantiles
 from gateway.purse import money_text
+from gateway.reason_words import in_words
 from gateway.replica import Replica
 from gateway.shares import TierShares, of_kind
 from gateway.standing import RECENT_S, Recent, Rung, Standing, standing

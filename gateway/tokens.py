@@ -115,5 +115,5 @@ async def _ask(replica: Replica, path: str, body: dict[str, Any]) -> dict[str, A
         connection.finish()
     answer = orjson.loads(raw) if status == 200 else None
     if not isinstance(answer, dict):
-        raise ExchangeFailed(f"http_{status}", "no answer of a tokenizer")
+        raise ExchangeFailed.of_status(status, "no answer of a tokenizer")
     return answer

@@ -14,6 +14,8 @@ from typing import Any
 
 import orjson
 
+from gateway.reason_words import REASONS
+
 FRESH_S = 0.5
 POLLS_PER_STATUS = 50
 """How many polls one status answers: a hundred people may watch at a second's interval."""
@@ -50,6 +52,7 @@ class LiveStatus:
 def load_page() -> Page:
     """The page, with a policy that lets run what is in the file and nothing else."""
     html = (files(__name__) / "page.html").read_bytes()
+    html = html.replace(b"{/* gateway/reason_words.py */}", orjson.dumps(dict(REASONS)))
     policy = {
         "default-src": "'none'",
         "script-src": _hashes(html, b"script"),

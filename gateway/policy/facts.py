@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from gateway.failure import Failure
+
 Priority = Literal["critical", "standard", "sheddable"]
 
 RANK: dict[Priority, int] = {"critical": 0, "standard": 1, "sheddable": 2}
@@ -38,7 +40,7 @@ class Attempt:
 
     tier: str
     replica: str
-    failure: str
+    failure: Failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,9 +194,11 @@ def test_status_tells_what_clients_get_since_when_and_why() -> None:
         said = graceway("status", "--url", url).stdout
     at = datetime.fromtimestamp(1_760_000_000.0).strftime("%H:%M:%S")
     assert f"  {text} since {at}\n  mean quality 0\n" in said
-    assert "served 75% of the last minute, may have 50% (override, for 1 min 1 s more)" in said
     assert (
-        "  last minute: 30 answers; lower tier because: connection refused 30; refused: no_replica 10\n"
+        "served 75% of the last minute, may have 50% (share set by an operator, for 1 min 1 s more)" in said
+    )
+    assert (
+        "  last minute: 30 answers; lower tier because: connection refused 30; refused: no replica could serve 10\n"
         in said
     )
     assert said.index("chat: ready") < said.index("well: ready")

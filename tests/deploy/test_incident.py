@@ -113,7 +113,7 @@ def test_the_report_in_both_forms() -> None:
     blocks = report_on(incident)
     markdown, html = as_markdown(blocks), as_html("t", blocks)
     assert "## What each rung gave up" in markdown
-    assert "| queue_full | 200 |" in markdown
+    assert "| queue full | 200 |" in markdown
     assert f"{HOSTILE} (3 times)" in markdown
     assert "<script>" not in html
     assert "http" not in html.replace("<!doctype html>", ""), "it needs nothing from elsewhere"

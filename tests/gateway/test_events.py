@@ -43,7 +43,7 @@ def test_the_same_again_is_counted() -> None:
         (
             Health("suspect", "hung"),
             Health("down", "refused"),
-            "a:1 (org/chat, primary) is down (connection refused); it was suspect (hung)",
+            "a:1 (org/chat, primary) is down (connection refused); it was suspect (no progress)",
         ),
         (
             Health("down", "refused"),

@@ -226,7 +226,8 @@ async def test_a_pin_is_seen_though_nobody_asks(engines: Engines, config: Path, 
             "#now", "Degraded chat is served by small because an operator pinned a lower tier since"
         )
         await browser.shows(
-            "#models tbody:nth-of-type(1)", "may have 0 % of its traffic (pinned, for 29 min more)"
+            "#models tbody:nth-of-type(1)",
+            "may have 0 % of its traffic (pinned by an operator, for 29 min more)",
         )
         await gateway.post("/admin/pin", body={"model": "chat", "tier": "primary", "share": 0.5})
         await gateway.post("/admin/pin", body={"model": "chat"})
@@ -242,8 +243,8 @@ async def test_refusals_are_seen(engines: Engines, config: Path, browser: Browse
             "#now", "Down chat can't be served: both primary replicas are down (connection refused)"
         )
         await ask(gateway.url, Question(tokens=5))
-        await browser.shows("#now", "1 request refused in the last 10 s (no_replica 1)")
-        await browser.shows("#models", "Refused, last min no_replica 1")
+        await browser.shows("#now", "1 request refused in the last 10 s (no replica could serve 1)")
+        await browser.shows("#models", "Refused, last min no replica could serve 1")
         await browser.shows("#models .key", "refused 100 %")
         await engines.a.restart()
         await browser.shows("#now", "chat is served by primary", 30.0)
