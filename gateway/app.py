@@ -370,7 +370,7 @@ class Gateway:
         if not isinstance(store, GuardedStateStore):
             return {"url": "memory", "available": True, "since": self._started_at}
         return {
-            "url": "redis",
+            "url": store.address,
             "available": store.is_available,
             "since": store.since,
             "error": store.last_error,

@@ -105,6 +105,11 @@ def _tried_often() -> StoreBreaker:
 class RemoteStateStore(StateStore, Protocol):
     """A store that can fail in parts."""
 
+    @property
+    def address(self) -> str:
+        """Where it is, as a URL for everybody's eyes."""
+        ...
+
     def place_of(self, group: str, key: str) -> str:
         """Where an entry or a group's values are: what fails together has the same name."""
         ...
@@ -134,6 +139,7 @@ class GuardedStateStore:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self.address = store.address
         self._new_breaker = breaker
         self._breakers: dict[str, StoreBreaker] = {}
         self._probes: dict[StoreBreaker, asyncio.Task[None]] = {}

@@ -35,6 +35,8 @@ class RedisStateStore:
         now: Callable[[], float] = time.time,
     ) -> None:
         at = parse_redis_url(url) if isinstance(url, str) else url
+        self.address = at.address
+        """Where it is, without a password."""
         self._timeout_s = at.timeout_s if timeout_s is None else timeout_s
         self._wait_replicas = at.wait_replicas
         self._servers = servers or servers_of(at, self._timeout_s)

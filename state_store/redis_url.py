@@ -59,6 +59,19 @@ class RedisUrl:
     """How many replicas must have a session's turn before it counts as kept; 0: nobody is waited for."""
     timeout_s: float = DEFAULT_TIMEOUT_S
 
+    @property
+    def address(self) -> str:
+        """Where the servers are, as a URL for everybody's eyes: without users, passwords and options."""
+        if self.servers[0].path:
+            return f"unix://{self.servers[0].path}"
+        tls = "s" if self.login.get("ssl") else ""
+        how = "" if self.kind == "single" else f"+{self.kind}"
+        hosts = ",".join(
+            f"[{s.host}]:{s.port}" if ":" in s.host else f"{s.host}:{s.port}" for s in self.servers
+        )
+        rest = f"/{self.master}" if self.master else f"/{self.login['db']}" if "db" in self.login else ""
+        return f"redis{tls}{how}://{hosts}{rest}"
+
 
 def parse_redis_url(url: str) -> RedisUrl:
     """Raises ValueError with what is wrong; never with what could be a password."""

@@ -211,9 +211,20 @@ def test_a_reload_may_be_asked_for_over_http(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_away_does_not_hold_up_the_start(tmp_path: Path) -> None:
-    text = CANNED.replace("memory", "'redis://127.0.0.1:9/0'")
+    text = CANNED.replace("memory", "'redis://user:hush@127.0.0.1:9/0'")
     with serving(write(tmp_path, text)) as gateway:
         assert gateway.ask() == "TEXT"
+        until(lambda: not gateway.status()["state_store"]["available"])
+        assert gateway.status()["state_store"]["url"] == "redis://127.0.0.1:9"
+        said = subprocess.run(
+            [sys.executable, "-m", "deploy", "status", "--url", gateway.url],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout
+        assert "state store: redis://127.0.0.1:9, not available since" in said
+        assert "hush" not in said + json.dumps(gateway.status())
 
 
 def test_an_embedded_store_ends_with_it(tmp_path: Path) -> None:

@@ -75,3 +75,19 @@ def test_a_password_that_should_be_encoded_is_in_no_error_which_says_how(passwor
 
 def test_a_password_is_in_no_repr() -> None:
     assert "hush" not in repr(parse_redis_url("redis+sentinel://u:hush@h:1/m?sentinel_password=hush"))
+
+
+ADDRESSES = {
+    "redis://h": "redis://h:6379",
+    "redis://u:hush@h:1/3": "redis://h:1/3",
+    "redis://:hush@[::1]:2": "redis://[::1]:2",
+    "unix:///run/r.sock?db=2": "unix:///run/r.sock",
+    "rediss://:hush@h?ca=/ca.pem": "rediss://h:6379",
+    "redis+sentinel://u:hush@a:1,b/state?sentinel_user=s&sentinel_password=hush": "redis+sentinel://a:1,b:26379/state",
+    "rediss+cluster://u:hush@a:1,b:2?timeout_ms=20": "rediss+cluster://a:1,b:2",
+}
+
+
+@pytest.mark.parametrize(("url", "address"), ADDRESSES.items(), ids=ADDRESSES)
+def test_what_everybody_may_see_of_it(url: str, address: str) -> None:
+    assert parse_redis_url(url).address == address
