@@ -221,9 +221,9 @@ KVConnectorFactory.register_connector(CONNECTOR, MODULE, CONNECTOR)
 
 def _tell_of_redis(why: str) -> None:
     if why:
-        _log.warning("KV blocks are not to be had for now: %s", why)
+        _log.warning("The Redis of the KV blocks fails: %s", why)
     else:
-        _log.info("KV blocks are to be had again")
+        _log.info("The Redis of the KV blocks is well again")
 
 
 def _plan_of(metadata: KVConnectorMetadata) -> StepPlan:

@@ -22,6 +22,8 @@ _DATA_TIMEOUT_S = 0.25
 """Of one block: what moves data holds nobody up but the request that it is for."""
 _DATA_SHARE, _DATA_MOST_S = 0.2, 0.4
 """Of the time that a load has, that it waits for one block: where much is at stake, a busy machine is waited for."""
+_STORE_TIMEOUT_S = 1.0
+"""Of one block that is written: nobody waits for that, and what a busy machine keeps Redis from taking is lost."""
 _WAIT_S = 0.2
 """For Redis's own replicas."""
 _WINDOW_BYTES = 4_000_000
@@ -172,7 +174,7 @@ class BlockStore:
         """Redis's answers to the writes. Raises BlocksUnavailable at the first refusal."""
         window = max(1, _WINDOW_BYTES // outgoing[0].size_bytes)
         replies: list[Reply] = []
-        with node.writing() as refused, node.connection(_DATA_TIMEOUT_S) as connection:
+        with node.writing() as refused, node.connection(_STORE_TIMEOUT_S) as connection:
             for number in range(len(outgoing) + window):
                 if number < len(outgoing):
                     connection.send([self._set(outgoing[number])])

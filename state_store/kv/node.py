@@ -94,8 +94,13 @@ class Node:
         self._drop_idle()
 
     def _take(self) -> Connection | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
+        """An idle connection that still is one."""
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None or connection.is_quiet:
+                return connection
+            connection.close()
 
     def _give_back(self, connection: Connection) -> None:
         with self._lock:

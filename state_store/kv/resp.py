@@ -5,6 +5,7 @@ value's head with a few bytes and the value itself with one call into the place 
 """
 
 import math
+import select
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -65,6 +66,13 @@ class Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether, with no answer due, the server says nothing: it has not hung up, as one does on who idles."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
 
     def patience(self, timeout_s: float, until: float = math.inf) -> None:
         """How long each of the following reads and writes may wait for more, and when, monotonic, no more is read.

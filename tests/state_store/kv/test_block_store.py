@@ -1,6 +1,7 @@
 """Blocks in a real Redis: written once, found again, counted, let go; and a server that is frozen, full or gone."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -228,6 +229,26 @@ async def test_it_is_used_again_when_it_is_back(server: Server) -> None:
             except BlocksUnavailable:
                 await asyncio.sleep(0.02)
     assert store.store([outgoing(1)]) == [True]
+
+
+def test_a_server_that_hung_up_on_who_idled_is_not_one_that_fails(server: Server) -> None:
+    told: list[str] = []
+    store, redis = BlockStore(server.url, PLENTY, told=told.append), server.redis()
+    assert store.store([outgoing(1)]) == [True]
+    redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    assert store.exist([block(1)]) == [True]
+    assert told == []
+    store.close()
+
+
+def test_a_server_that_stands_still_for_a_moment_takes_what_is_written(server: Server) -> None:
+    store = server.store()
+    assert store.store([outgoing(0)]) == [True]
+    server.freeze()
+    thaw = threading.Timer(0.5, server.thaw)
+    thaw.start()
+    assert store.store([outgoing(n) for n in range(1, 5)]) == [True] * 4
+    thaw.join()
 
 
 def test_a_server_that_freezes_in_the_middle_of_a_load_ends_it(server: Server) -> None:
