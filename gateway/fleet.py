@@ -16,6 +16,9 @@ from gateway.replica import Place, Replica
 from gateway.specs import BreakerSpec, TierSpec
 from gateway.tier import Permit, Tier
 
+AFTERWARDS_S = 300.0
+"""What a request may take beyond its deadline, for a client that reads slowly."""
+
 
 class Fleet:
     """All tiers of one model."""
@@ -29,6 +32,9 @@ class Fleet:
         self.ladder: tuple[str, ...] = ()
         """The names of the tiers in order: another object after each reload."""
         self._removed: dict[str, Tier] = {}
+        self._forget_at: dict[str, float] = {}
+        self.longest_request_s = 0.0
+        """How long a request may be under way that was decided before a reload."""
         self._leaving: list[tuple[Tier, Replica]] = []
         self.prefixes = PrefixIndex()
         self.routed: Callable[[str, tuple[int, ...], list[int], int], None] = self._routed
@@ -54,6 +60,10 @@ class Fleet:
             tier.changed()
         self.ladder = tuple(self.tiers)
         self._removed.update(old)
+        for name in self.tiers.keys() & self._removed.keys():
+            # It is back: what asks for it now gets the one that serves.
+            del self._removed[name]
+            self._forget_at.pop(name, None)
 
     def _retune(self, tier: Tier, spec: TierSpec) -> None:
         """Has its replicas go by what changed, without forgetting what they have learnt."""
@@ -67,6 +77,17 @@ class Fleet:
     def tier(self, name: str) -> Tier:
         """The tier of that name; one that a reload took out, too, for requests that were decided before."""
         return self.tiers.get(name) or self._removed[name]
+
+    def forget(self, now: float) -> None:
+        """Lets go of tiers that a reload took out, once no request can be left that was decided before."""
+        for name in list(self._removed):
+            if now >= self._forget_at.setdefault(name, now + self.longest_request_s + AFTERWARDS_S):
+                del self._removed[name], self._forget_at[name]
+
+    @property
+    def remembered(self) -> int:
+        """Tiers that a reload took out and that are not forgotten yet."""
+        return len(self._removed)
 
     def place(self, tier: Tier, places: Mapping[str, Place]) -> list[Replica]:
         """Makes the tier consist of these replicas; those that are new.

@@ -87,6 +87,8 @@ class HealthWatch:
         for replica in [r for r in self._probes if r not in current]:
             self._probes.pop(replica).cancel()
             self._hearts.pop(replica, None)
+        for name in [name for name in self._known if name not in self.fleet.tiers]:
+            del self._known[name]
         for replica, tier in current.items():
             if replica not in self._probes:
                 self._probes[replica] = asyncio.create_task(
@@ -230,6 +232,7 @@ class HealthWatch:
                     self._eject_outliers(tier, now)
             for tier, replica in self.fleet.leaving():
                 self._sweep(tier, replica, now)
+            self.fleet.forget(now)
 
     def _sweep(self, tier: Tier, replica: Replica, now: float) -> None:
         if not replica.streams:

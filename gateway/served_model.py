@@ -140,6 +140,7 @@ class ServedModel:
     def take(self, model: ModelSpec, spec: GatewaySpec) -> None:
         """Puts a ladder in force; what is in flight goes on."""
         self.fleet.apply(model.tiers, spec.breaker, spec.routing.zone)
+        self.fleet.longest_request_s = max(self.fleet.longest_request_s, spec.request_timeout_s)
         self.fleet.prefixes.budget_bytes = spec.routing.prefix_budget_bytes
         self.watch.spec = spec.health
         self.engines.spec = spec.engine_metrics

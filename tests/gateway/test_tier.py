@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from gateway.fleet import Fleet
+from gateway.fleet import AFTERWARDS_S, Fleet
 from gateway.policy.health import Health
 from gateway.specs import BreakerSpec, Endpoint, Slo, TierSpec
 
@@ -35,3 +35,35 @@ def test_until_when_a_replica_that_takes_no_requests_is_waited_for(
         replica.become(health)
     view = tier.view(now)
     assert (view.starting, view.starting_until) == expected
+
+
+def spec(name: str) -> TierSpec:
+    return TierSpec(name=name, backend="canned", text="T")
+
+
+def test_tiers_that_reloads_took_out_are_forgotten_once_no_request_can_be_theirs() -> None:
+    fleet = Fleet("chat", [spec("t0")], BreakerSpec(), Random(0), "")
+    fleet.longest_request_s = 600.0
+    for n in range(1, 200):
+        now = 100.0 * n
+        fleet.apply([spec(f"t{n}")], BreakerSpec(), "")
+        fleet.forget(now)
+        # Who was decided just before still finds the tier.
+        assert fleet.tier(f"t{n - 1}").name == f"t{n - 1}"
+        assert fleet.remembered <= 10
+    fleet.forget(now + 600.0)
+    assert fleet.remembered > 0
+    fleet.forget(now + 600.0 + AFTERWARDS_S)
+    assert fleet.remembered == 0
+
+
+def test_a_tier_that_comes_back_is_the_one_that_serves() -> None:
+    fleet = Fleet("chat", [spec("a"), spec("b")], BreakerSpec(), Random(0), "")
+    for names in (("a",), ("a", "b")):
+        fleet.apply([spec(name) for name in names], BreakerSpec(), "")
+        fleet.forget(0.0)
+    assert fleet.remembered == 0
+    assert fleet.tier("b") is fleet.tiers["b"]
+    fleet.apply([spec("a")], BreakerSpec(), "")
+    fleet.forget(AFTERWARDS_S)
+    assert fleet.remembered == 1
