@@ -261,9 +261,20 @@ def _kv_faults(place: Place, model: Plain, store: Plain) -> Iterator[Fault]:
             yield (*here, "host_memory_bytes"), "vLLM keeps blocks in host memory beside a GPU only", mend
         if kv.get("strategy", "recompute") == "recompute" or not isinstance(url, str):
             continue
+        for argument in _against_blocks(tier.get("engine_args")):
+            what = f"with {argument} among its arguments, the engine keeps no KV blocks by 'kv'"
+            yield (*place, "tiers", index, "engine_args"), what, "Remove one of the two"
         if url == "memory":
             mend = "Set state_store.url to embedded or redis://…, or kv.strategy to recompute"
             yield here, "KV blocks need a Redis, and the state store is memory", mend
+
+
+def _against_blocks(arguments: Plain) -> Iterator[str]:
+    """Those by which the engine's own command line undoes what `kv` says."""
+    for argument in arguments if isinstance(arguments, list) else ():
+        name = str(argument).partition("=")[0].replace("_", "-")
+        if name in ("--kv-transfer-config", "--no-enable-prefix-caching"):
+            yield name
 
 
 def _scheme(url: str) -> str:

@@ -340,6 +340,14 @@ BAD = {
         tier("backend: vllm\n        model: m\n        kv: {strategy: sync, host_memory_bytes: 1073741824}"),
         "c.yaml:6: vLLM keeps blocks in host memory beside a GPU only. Set the tier's gpu, or leave it out",
     ),
+    "KV blocks that the engine's own arguments undo": (
+        tier(
+            "backend: vllm\n        model: m\n        kv: {strategy: replicate}\n"
+            '        engine_args: ["--dtype", "float32", "--kv-transfer-config={}"]'
+        ),
+        "c.yaml:7: with --kv-transfer-config among its arguments, the engine keeps no KV blocks by 'kv'. "
+        "Remove one of the two",
+    ),
     "KV blocks in the host memory of servers that run": (
         tier(
             'backend: openai\n        served_model: m\n        replicas: [{url: "http://h:1"}]\n'
