@@ -88,12 +88,19 @@ def _store_faults(store: Plain) -> Iterator[Fault]:
         return
     place: Place = ("state_store", "url")
     if _scheme(url) not in KINDS:
-        yield place, f"'{_scheme(url) or url}' is no state store", _STORES
+        # Beside a host there may be a password.
+        yield place, f"'{_scheme(url) or url.rpartition('@')[2]}' is no state store", _STORES
         return
     try:
-        parse_redis_url(url)
+        login = parse_redis_url(url).login
     except ValueError as error:
         yield place, f"the state store's URL can't be used: {error}", _STORES
+        return
+    yield from authority_faults(place, login.get("ssl_ca_certs"))
+    cert = login.get("ssl_certfile")
+    # Both may be in one file.
+    pair = {"cert_file": cert, "key_file": login.get("ssl_keyfile", cert)}
+    yield from ((place, what, mend) for _, what, mend in certificate_faults(place, pair))
 
 
 def _routing_faults(routing: Plain) -> Iterator[Fault]:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from state_store.redis_url import Server
+from state_store.redis_url import FILES, Server
 
 _SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 
@@ -70,8 +70,13 @@ def _with_tls(sock: socket.socket, host: str, login: Mapping[str, Any]) -> ssl.S
     try:
         context = ssl.create_default_context(cafile=login.get("ssl_ca_certs"))
         if certificate := login.get("ssl_certfile"):
-            context.load_cert_chain(certificate, login.get("ssl_keyfile"))
+            # Without one, a key under a password would be asked for at the terminal.
+            context.load_cert_chain(certificate, login.get("ssl_keyfile"), password="")
         return context.wrap_socket(sock, server_hostname=host)
+    except FileNotFoundError:
+        sock.close()
+        named = [login[name] for name in FILES.values() if name in login]
+        raise OSError(f"one of these files is not there: {', '.join(named)}") from None
     except OSError:
         sock.close()
         raise

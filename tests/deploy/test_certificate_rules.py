@@ -90,3 +90,25 @@ def test_a_tiers_certificate_needs_its_key(tmp_path: Path, authority: Authority)
     file.write_text(f"models:\n  chat:\n    tiers:\n      - {tier}\n")
     with pytest.raises(ConfigError, match="'key_file' is missing"):
         load_config(file)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("ca=nowhere.pem", "'nowhere.pem' is not there. Name a file in PEM form"),
+        ("cert=ours-one.cert&key=ours-two.key", "'ours-two.key' is not the key of 'ours-one.cert'"),
+        ("cert=ours-one.cert", "'ours-one.cert' holds no key that can be read"),
+        ("key=ours-one.key", "'cert_file' is missing. A certificate and its key go together"),
+    ],
+)
+def test_files_of_the_state_stores_tls_are_looked_at(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch, options: str, expected: str
+) -> None:
+    authority.sign("one")
+    authority.sign("two")
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "c.yaml"
+    file.write_text(f'state_store: {{url: "rediss://h:1?{options}"}}\n{TIERS}')
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert f"c.yaml:1: {expected}" in str(caught.value)

@@ -340,6 +340,10 @@ BAD = {
         tier("backend: vllm\n        model: m\n        kv: {strategy: sync, host_memory_bytes: 1073741824}"),
         "c.yaml:6: vLLM keeps blocks in host memory beside a GPU only. Set the tier's gpu, or leave it out",
     ),
+    "a state store's URL without its scheme": (
+        "state_store: {url: 'redis:/u:hush@h:1'}\n" + tier("backend: canned"),
+        "c.yaml:1: 'h:1' is no state store. " + STORES,
+    ),
     "KV blocks that the engine's own arguments undo": (
         tier(
             "backend: vllm\n        model: m\n        kv: {strategy: replicate}\n"

@@ -123,3 +123,12 @@ def test_a_server_at_another_address_is_not_local() -> None:
         client.bind(("127.0.0.1", 0))
         client.connect(one.getsockname())
         assert not is_local(client)
+
+
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile"])
+def test_a_file_that_is_not_there_is_named(option: str) -> None:
+    login = {"ssl": True, option: "/no/such.pem"}
+    with listening(socket.AF_INET, ("127.0.0.1", 0)) as one:
+        server = Server("127.0.0.1", one.getsockname()[1])
+        with pytest.raises(ConnectionFailed, match=r"not there: /no/such\.pem"):
+            Connection(server, login, SILENCE_S)
