@@ -50,6 +50,8 @@ class Journal:
     choice: Json = field(default_factory=dict)
     extra: Json = field(default_factory=dict)
     leg: Leg = field(default_factory=lambda: Leg("", {}))
+    _ended: set[int] = field(default_factory=set)
+    """Choices that have their finish reason."""
     _held: list[bytes] = field(default_factory=list)
     _template: EventTemplate | None = None
     _told_ids: int = 0
@@ -109,6 +111,10 @@ class Journal:
         """A new attempt goes on with this answer, from what the client has."""
         leg.base_tokens = self.tokens
         self.is_done = False
+        if not self.has_started:
+            # The client was not told of that end.
+            self.finish_reason = ""
+            self._ended.clear()
         self._held.clear()
         self._template = None
         self.leg = leg
@@ -146,6 +152,9 @@ class Journal:
     def _take_event(self, payload: bytes, out: list[bytes]) -> None:
         event = event_of(payload)
         choices: list[Json] = event["choices"]
+        if (self.finish_reason or len(choices) > 1) and len(going := self._not_ended(choices)) < len(choices):
+            choices = event["choices"] = going
+            payload = orjson.dumps(event)
         if not choices:
             self._enter_usage(event, out)
             return
@@ -163,6 +172,18 @@ class Journal:
             self._learn(payload, told, choices)
         else:
             self._held.append(told)
+
+    def _not_ended(self, choices: list[Json]) -> list[Json]:
+        """Those that still belong to the answer. A choice has one finish reason, in its last chunk: whoever was told it has
+        all of the choice, and a break afterwards needs no replica. So what a replica says of it later counts for nothing."""
+        going, ended = [], set(self._ended)
+        for choice in choices:
+            index = _index_of(choice)
+            if index not in ended:
+                going.append(choice)
+            if choice.get("finish_reason"):
+                ended.add(index)
+        return going
 
     def _learn(self, payload: bytes, told: bytes, choices: list[Json]) -> None:
         """Takes the event for a template, where the next ones can only differ in text and token id."""
@@ -229,6 +250,7 @@ class Journal:
 
     def _finish(self, choice: Json, delta: Json | None) -> None:
         self.finish_reason = choice["finish_reason"]
+        self._ended.add(_index_of(choice))
         stop = self.leg.stop
         if stop is not None and stop.hit is None and (rest := stop.flush()):
             text = (choice.get("text") if delta is None else delta.get("content")) or ""
@@ -405,6 +427,11 @@ _KNOWN_EVENT_FIELDS = frozenset({"id", "object", "created", "model", "choices", 
 _KNOWN_OR_OF_IDS = _KNOWN_EVENT_FIELDS | {"prompt_text"}
 """And what comes with token ids, for whoever asked for them."""
 _KNOWN_CHOICE_FIELDS = frozenset({"index", "delta", "text", "finish_reason", "token_ids", "prompt_token_ids"})
+
+
+def _index_of(choice: Json) -> int:
+    index = choice.get("index")
+    return index if isinstance(index, int) else 0
 
 
 def _set_text(choice: Json, delta: Json | None, text: str) -> None:

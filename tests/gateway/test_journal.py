@@ -543,3 +543,70 @@ class TestFinishLost:
         client = Client(chat(**USAGE))
         client.take(*chat_stream())
         assert client.close() == []
+
+
+def reasons(client: Client) -> list[tuple[int, str]]:
+    found = [(c["index"], c["finish_reason"]) for event in client.got for c in event["choices"]]
+    return [(index, reason) for index, reason in found if reason]
+
+
+def of(index: int, content: str, finish: str | None = None) -> Json:
+    choice = chat_token(content, None, finish)["choices"][0]
+    return {**choice, "index": index}
+
+
+class TestOneFinishReason:
+    """A choice has one finish reason, in its last chunk; what a replica says of it later is not the answer."""
+
+    @pytest.mark.parametrize(
+        "later",
+        [
+            chat_token("", None, "stop"),
+            chat_token("", None, "length"),
+            chat_token(" more", [9], None),
+            chat_token(" more", [9], "stop"),
+            chat_chunk([{"index": [], "delta": {}, "finish_reason": "stop"}]),
+        ],
+    )
+    @pytest.mark.parametrize("target", [BEST, SMALL], ids=["ids", "text"])
+    def test_the_first_counts(self, target: Target, later: Json) -> None:
+        client = Client(chat(), target)
+        client.take(role(), chat_token("One", [1]), chat_token(" two", [2], "length"), later, b"[DONE]")
+        assert reasons(client) == [(0, "length")]
+        assert client.said == "One two"
+        assert client.journal.finish_reason == "length"
+        assert client.journal.tokens == 2
+
+    def test_of_an_answer_in_one_piece(self) -> None:
+        client = Client(chat(stream=False))
+        client.take(role(), chat_token("One", [1], "stop"), chat_token("!", [2], "length"), b"[DONE]")
+        (choice,) = client.whole()["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("One", "stop")
+
+    def test_usage_that_comes_with_the_second_one_is_told(self) -> None:
+        client = Client(chat(**USAGE))
+        again = chat_token("", None, "stop", usage=CHAT_USAGE)
+        client.take(role(), chat_token("One", [1], "stop"), again, b"[DONE]")
+        assert reasons(client) == [(0, "stop")]
+        assert [event["usage"] for event in client.got if event.get("usage")] == [CHAT_USAGE]
+        assert client.got[-1]["choices"] == []
+
+    def test_each_choice_has_its_own(self) -> None:
+        client = Client(chat(n=2))
+        client.take(
+            chat_chunk([of(0, "A"), of(1, "B")]),
+            chat_chunk([of(0, "a", "stop")]),
+            chat_chunk([of(0, "x", "length"), of(1, "b")]),
+            chat_chunk([of(1, "", "length"), of(1, "y", "stop")]),
+            b"[DONE]",
+        )
+        assert reasons(client) == [(0, "stop"), (1, "length")]
+        assert client.said == "ABab"
+
+    def test_one_that_nobody_was_told_does_not_end_the_next_attempt(self) -> None:
+        client = Client(chat())
+        client.take(role(), chat_token("", None, "stop"))
+        assert client.got == []
+        client.begin(first_leg(chat(), BEST))
+        client.take(role(), chat_token("One", [1]), chat_token(" two", [2], "length"), b"[DONE]")
+        assert (client.said, reasons(client)) == ("One two", [(0, "length")])
