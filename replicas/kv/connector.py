@@ -22,7 +22,7 @@ from replicas.kv.engine_metrics import KvPromMetrics, KvStats
 from replicas.kv.fingerprint import fingerprint, folder_of, weights_digest
 from replicas.kv.paged_cache import PagedCache
 from replicas.kv.scheduler_side import Scheduled, SchedulerSide
-from replicas.kv.settings import CONNECTOR, MODULE, received, unknown, url_of, why_none
+from replicas.kv.settings import CONNECTOR, MODULE, received, unknown, url_of, why_none, why_unknown
 from replicas.kv.step_plan import Loaded, StepPlan
 from replicas.kv.worker_side import StepReport, WorkerSide
 from state_store.kv.block_format import LOSSY, stored_bytes
@@ -256,7 +256,7 @@ def _why_not(vllm_config: Any, kv_cache_config: Any) -> str:
         return "hashes are not one a block"
     if vllm_config.parallel_config.pipeline_parallel_size != 1:
         return "pipeline parallelism splits the layers"
-    return ""
+    return why_unknown(vllm_config.cache_config.prefix_caching_hash_algo)
 
 
 def _facts(vllm_config: Any, kv_cache_config: Any) -> dict[str, object]:

@@ -95,6 +95,13 @@ def why_none(settings: KvSettings, url: str) -> str:
     return "" if url else f"{URL_VARIABLE} does not say where"
 
 
+def why_unknown(hash_algorithm: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Why no other process would find this one's blocks by their names; empty when others do."""
+    if hash_algorithm.startswith("xxhash") and "PYTHONHASHSEED" not in environment:
+        return f"{hash_algorithm} names them anew in each process: use sha256, or set PYTHONHASHSEED"
+    return ""
+
+
 def url_of(environment: Mapping[str, str] = os.environ) -> str:
     """Where the blocks are; empty when nobody said. Raises ValueError for what is no address of a Redis."""
     url = environment.get(URL_VARIABLE, "")

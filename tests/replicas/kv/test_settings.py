@@ -9,7 +9,16 @@ import pytest
 
 from replicas.engines import EngineSpec, command, environment
 from replicas.kv.fingerprint import fingerprint, folder_of, weights_digest
-from replicas.kv.settings import KvSettings, Strategy, arguments, received, unknown, url_of, why_none
+from replicas.kv.settings import (
+    KvSettings,
+    Strategy,
+    arguments,
+    received,
+    unknown,
+    url_of,
+    why_none,
+    why_unknown,
+)
 
 SPEC = EngineSpec("vllm", "m", "m", slots=1)
 
@@ -56,6 +65,16 @@ def test_nothing_is_kept_without_an_address_or_by_a_strategy_that_keeps_nothing(
     strategy: Strategy, url: str, why: str
 ) -> None:
     assert re.search(why, why_none(KvSettings(strategy), url))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "seed", "why"),
+    [("sha256", {}, "^$"), ("xxhash", {}, "PYTHONHASHSEED"), ("xxhash_cbor", {"PYTHONHASHSEED": "0"}, "^$")],
+)
+def test_names_that_no_other_process_knows_are_of_no_use(
+    algorithm: str, seed: dict[str, str], why: str
+) -> None:
+    assert re.search(why, why_unknown(algorithm, seed))
 
 
 def test_an_address_that_is_none_is_refused_with_its_variable() -> None:
