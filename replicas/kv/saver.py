@@ -20,6 +20,8 @@ from state_store.kv.budget import Use
 
 _log = logging.getLogger("vllm.graceway.kv")
 _BATCH = 4
+_PATIENCE_S = 0.5
+"""For what is there already: nobody waits for it, and Redis may be kept from answering by who computes beside it."""
 _SECOND_TRY_S = 0.3
 """Longer than the store's breaker keeps out everybody at first."""
 
@@ -69,7 +71,7 @@ class Saver:
         """Requests of which something was not stored, or was let go of again."""
         self._stored: defaultdict[str, set[bytes]] = defaultdict(set)
         """Keys of each request that is to be acknowledged."""
-        self._is_closing = False
+        self._is_closing = self._is_lost = False
         self._thread = threading.Thread(target=self._work, name="kv-save", daemon=True)
         self._thread.start()
 
@@ -132,12 +134,16 @@ class Saver:
             self._try(job, rows)
 
     def _try(self, job: _Job, rows: Rows) -> None:
-        """Saves, and once more after a moment if Redis does not answer: a hole makes what comes after it useless."""
+        """Saves, and once more after a moment if Redis does not answer: a hole makes what comes after it useless.
+
+        Not where the last one was lost already: for a Redis that stays away, the cache is not to be kept from others.
+        """
         begun = time.thread_time()
         try:
-            for wait_s in (_SECOND_TRY_S, None):
+            for wait_s in (None,) if self._is_lost else (_SECOND_TRY_S, None):
                 try:
                     self._save(job, rows)
+                    self._is_lost = False
                     break
                 except BlocksUnavailable:
                     if wait_s is None or self._is_closing or job.is_copied:
@@ -153,6 +159,7 @@ class Saver:
             self._done(job)
 
     def _failed(self, job: _Job) -> None:
+        self._is_lost = True
         self._incomplete.add(job.transfer.request)
         self._count("save_failed_blocks", len(job.transfer.hashes))
 
@@ -171,7 +178,7 @@ class Saver:
         """Stores those of the job's blocks that are not there yet, and tells the budget of all."""
         transfer = job.transfer
         blocks = [BlockId(self._fingerprint, block_hash) for block_hash in transfer.hashes]
-        missing = [at for at, is_there in enumerate(self._store.exist(blocks)) if not is_there]
+        missing = [at for at, is_there in enumerate(self._store.exist(blocks, _PATIENCE_S)) if not is_there]
         new: set[BlockId] = set()
         for first in range(0, len(missing), _BATCH):
             batch = missing[first : first + _BATCH]

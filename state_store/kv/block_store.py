@@ -23,7 +23,7 @@ _DATA_TIMEOUT_S = 0.25
 _DATA_SHARE, _DATA_MOST_S = 0.2, 0.4
 """Of the time that a load has, that it waits for one block: where much is at stake, a busy machine is waited for."""
 _STORE_TIMEOUT_S = 1.0
-"""Of one block that is written: nobody waits for that, and what a busy machine keeps Redis from taking is lost."""
+"""Of what is written, a block or a word about it: nobody waits, and what a busy machine keeps Redis from taking is lost."""
 _WAIT_S = 0.2
 """For Redis's own replicas."""
 _WINDOW_BYTES = 4_000_000
@@ -141,7 +141,7 @@ class BlockStore:
     def _written(self, key: bytes, command: Sequence[Argument]) -> Reply:
         """Redis's answer to a command that writes. Raises BlocksUnavailable for a refusal."""
         node = self._nodes.of(key)
-        with node.writing() as refused, node.connection(self._control_timeout_s) as connection:
+        with node.writing() as refused, node.connection(_STORE_TIMEOUT_S) as connection:
             reply = self._seen(connection.ask([command])[0])
             if isinstance(reply, ServerError):
                 refused(str(reply))
@@ -191,7 +191,7 @@ class BlockStore:
 
     def _touch(self, node: Node, uses: Sequence[Use], copies: int) -> None:
         """Has blocks live on; and waits until a server's replicas have that, and so all that was written before it."""
-        with node.connection(self._control_timeout_s + (_WAIT_S if copies else 0.0)) as connection:
+        with node.connection(_STORE_TIMEOUT_S) as connection:
             touches: list[list[Argument]] = [
                 [b"EXPIRE", use.key, b"%d" % self._budget.expiry_s(is_new=use.is_new)] for use in uses
             ]

@@ -258,6 +258,20 @@ def test_what_nobody_foresaw_keeps_no_block_and_stops_no_later_save(
     assert "KV blocks are not saved" in caplog.text
 
 
+@pytest.mark.parametrize("how", ["frozen", "full"])
+def test_a_redis_that_stays_away_keeps_no_blocks_from_other_requests(rig: Rig, how: str) -> None:
+    worker, redis = rig.worker(tensors(1)), rig.redis()
+    redis.config_set("maxmemory-policy", "noeviction")
+    redis.config_set("maxmemory", 1)
+    if how == "frozen":
+        rig.freeze()
+    begun, names = time.monotonic(), {str(number) for number in range(40)}
+    parts = [Transfer(name, HASHES[:1], SOURCE[:1], 0) for name in names]
+    worker.after_step(StepPlan(saves=parts, ended=[Ended(name) for name in names]))
+    assert settled(worker).sent == names
+    assert time.monotonic() - begun < 5.0
+
+
 def test_a_backlog_is_bounded(rig: Rig) -> None:
     worker = rig.worker(tensors(1))
     rig.freeze()
