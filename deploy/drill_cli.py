@@ -5,6 +5,14 @@ import sys
 
 import typer
 
+_PROGRAM = """\
+import signal
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+import runpy
+runpy.run_module("loadtests.drill", run_name="__main__", alter_sys=True)
+"""
+"""While it is still being imported there is nothing to heal: until it takes Ctrl-C itself, that just ends it."""
+
 
 def add_to(app: typer.Typer) -> None:
     """Every argument is the program's own, `--help` too."""
@@ -14,4 +22,4 @@ def add_to(app: typer.Typer) -> None:
 
 def drill(context: typer.Context) -> None:
     """Break something on purpose and say whether what must hold held: `graceway drill list`; `drill tiers` tries each rung."""
-    os.execv(sys.executable, [sys.executable, "-m", "loadtests.drill", *context.args])
+    os.execv(sys.executable, [sys.executable, "-c", _PROGRAM, *context.args])

@@ -6,6 +6,7 @@ It shows what the page at `/` shows. `frame` is one picture as a pure function; 
 import json
 import os
 import select
+import signal
 import sys
 import termios
 import time
@@ -47,6 +48,8 @@ LEAST_EVENTS = 4
 """Lines that what happened keeps in a low terminal."""
 WIDE = 110
 """Columns from which on a replica's tier, zone and breaker have columns of their own."""
+SLIM = 56
+"""Columns below which a tier's line leaves out what `graceway status` tells, so that its name can be read."""
 CUT = "(the terminal is too low for all: the rest is in a higher one, in `graceway status`, and on the page)"
 _LEVELS = {
     "best": ("OK", "black on green"),
@@ -132,12 +135,10 @@ def _standing(name: str, model: Report, now: float) -> Iterator[Text]:
 
 def _tiers(model: Report, width: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    columns = min(60, width - 68)
+    columns, is_slim = min(60, width - 68), width < SLIM
     table.add_column("Tier", style="bold", overflow="fold", min_width=12)
-    for head in ("Quality", "1 min", "1 h"):
+    for head in ("1 min", "TTFT p99") if is_slim else ("Quality", "1 min", "1 h", "TTFT p99", "Waiting"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("TTFT p99", justify="right", no_wrap=True)
-    table.add_column("Waiting", justify="right", no_wrap=True)
     if columns >= 10:
         table.add_column("Last hour", no_wrap=True)
     hour = model.get("shares_1h") or {"tiers": {}, "sheds": {}}
@@ -153,15 +154,14 @@ def _tiers(model: Report, width: int) -> Table:
             name.append(f" {said}", _BAD)
         if tier.get("proven") is False:
             name.append(" unproven", "yellow")
-        table.add_row(
-            name,
-            f"{tier['quality']:g}",
-            f"{share_of_minute(tier, model):.0%}",
-            f"{sum(counts) / sum(totals):.0%}" if sum(totals) else "–",
-            _ttft(tier.get("ttft_p99_s"), tier.get("slo_ttft_s")),
-            str(tier.get("waiting") or 0),
-            *([Text(_spark(counts, totals, columns), colour)] if columns >= 10 else []),
-        )
+        minute_share = f"{share_of_minute(tier, model):.0%}"
+        hour_share = f"{sum(counts) / sum(totals):.0%}" if sum(totals) else "–"
+        ttft = _ttft(tier.get("ttft_p99_s"), tier.get("slo_ttft_s"))
+        waiting = str(tier.get("waiting") or 0)
+        full = (f"{tier['quality']:g}", minute_share, hour_share, ttft, waiting)
+        cells = (minute_share, ttft) if is_slim else full
+        bars = [Text(_spark(counts, totals, columns), colour)] if columns >= 10 else []
+        table.add_row(name, *cells, *bars)
     return table
 
 
@@ -197,13 +197,13 @@ def _replicas(model: Report, width: int) -> Table | None:
     table.add_column("State", overflow="fold")
     if is_wide:
         table.add_column("Breaker")
-    for head in ("In flight", "TTFT p50/p99", "Gap p50/p99"):
+    for head in ("In flight", "TTFT p50/p99", "Gap p50/p99")[: 1 if width < SLIM else 3]:
         table.add_column(head, no_wrap=is_wide)
     for tier in model["tiers"]:
         for place, replica in enumerate(tier.get("replicas") or []):
             if not is_wide and not place:
                 table.add_row(Text(tier["name"], "dim"))
-            table.add_row(*_cells(tier, replica, is_wide))
+            table.add_row(*list(_cells(tier, replica, is_wide))[: len(table.columns)])
     return table
 
 
@@ -351,7 +351,7 @@ def watch(url: str, key: str | None = None, console: Console | None = None) -> N
         console.print(frame(url, report, console.width))
         return
     with (
-        _ends_on_interrupt(),
+        _ends_in_order(),
         _Keys() as keys,
         closing(StatusReader(url, key)) as reader,
         Live(console=console, screen=True, auto_refresh=False) as live,
@@ -360,11 +360,19 @@ def watch(url: str, key: str | None = None, console: Console | None = None) -> N
 
 
 @contextmanager
-def _ends_on_interrupt() -> Iterator[None]:
+def _ends_in_order() -> Iterator[None]:
+    """Ctrl-C ends it, and SIGTERM does; either way the terminal is left as it was."""
+    before = signal.signal(signal.SIGTERM, _leave)
     try:
         yield
     except KeyboardInterrupt:
         return
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _follow(

@@ -2,9 +2,11 @@
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -267,3 +269,24 @@ def test_a_report_of_nothing() -> None:
     done = graceway("report", "--url", "http://127.0.0.1:9")
     assert done.returncode == 3
     assert "no gateway answers at http://127.0.0.1:9" in done.stderr
+
+
+def test_a_drill_that_is_interrupted_while_it_starts_just_ends() -> None:
+    process = subprocess.Popen(
+        [*GRACEWAY, "drill", "all"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        maps, until = Path(f"/proc/{process.pid}/maps"), time.monotonic() + 30.0
+        # It imports its HTTP client: nothing of it has begun.
+        while "aiohttp" not in maps.read_text():
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    # A shell says 130 of one that the signal ended, too.
+    assert process.returncode in (-signal.SIGINT, 130)
+    assert "Traceback" not in errors
+    assert out == ""

@@ -339,6 +339,26 @@ def test_a_signal_ends_it(terminal: Any) -> None:
         assert top.ends() == 0
 
 
+def test_a_sigterm_ends_it_and_gives_the_terminal_back(terminal: Any) -> None:
+    with gateway(report()) as server:
+        top = terminal(url_of(server))
+        top.shows("chat is served by small")
+        top.signal(signal.SIGTERM)
+        assert top.ends() == 128 + signal.SIGTERM
+        # The screen that was there before is shown again, and the cursor.
+        assert "\x1b[?1049l" in top.shown
+        assert "\x1b[?25h" in top.shown
+
+
+@pytest.mark.parametrize("width", [30, 40, 55])
+def test_a_slim_terminal_still_tells_the_tiers_apart(width: int) -> None:
+    text = drawn(report(), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert re.search(r"^1\. primary .*0%", text, re.M), text
+    assert re.search(r"^2\. small", text, re.M), text
+    assert re.search(r"^h:1 ", text, re.M), text
+
+
 def test_it_goes_on_and_says_that_the_gateway_is_gone(terminal: Any) -> None:
     body = report()
     with gateway(body) as server:
