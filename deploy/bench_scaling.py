@@ -4,6 +4,7 @@ Serve's default is Serve's own code, with its default delays and look-back, told
 given the same view of the traffic. `graceway bench mig`: how long the planner takes for eight GPUs.
 """
 
+import os
 import random
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from typing import Any
 
 from rich.table import Table
 
+from deploy.workers import end_with_parent
 from replicas.autoscaling.simulator import (
     GracewayScaler,
     Observation,
@@ -88,7 +90,7 @@ class Row:
 def measure(seeds: Iterable[int], traces: Iterable[str] = TRACES, workers: int = 2) -> list[Row]:
     """Every scaler on every trace over the seeds, on so many processes."""
     jobs = [(name, scaler, tuple(seeds)) for name in traces for scaler in SCALERS]
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, initializer=end_with_parent, initargs=(os.getpid(),)) as pool:
         return list(pool.map(_row, jobs))
 
 

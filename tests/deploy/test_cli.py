@@ -15,6 +15,7 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from typing import Any
 
+import psutil
 import pytest
 
 GRACEWAY = [sys.executable, "-m", "deploy"]
@@ -290,3 +291,19 @@ def test_a_drill_that_is_interrupted_while_it_starts_just_ends() -> None:
     assert process.returncode in (-signal.SIGINT, 130)
     assert "Traceback" not in errors
     assert out == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_bench_that_is_killed_leaves_no_process_behind(number: signal.Signals) -> None:
+    process = subprocess.Popen([*GRACEWAY, "bench", "scaling", "--seeds", "200"], stdout=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 30.0
+        while len(left := psutil.Process(process.pid).children()) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(number)
+        process.wait(15)
+        assert psutil.wait_procs(left, timeout=5)[1] == []
+    finally:
+        process.kill()
+        process.wait()
