@@ -188,13 +188,11 @@ class _Hearing:
         self._again = False
 
     def begin(self) -> None:
+        self._again = True
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._hear(), name="reload")
-        else:
-            self._again = True
 
     async def _hear(self) -> None:
-        await self._source.hear(self._gateway)
         while self._again:
             self._again = False
             await self._source.hear(self._gateway)

@@ -134,22 +134,12 @@ class Saver:
             self._try(job, rows)
 
     def _try(self, job: _Job, rows: Rows) -> None:
-        """Saves, and once more after a moment if Redis does not answer: a hole makes what comes after it useless.
-
-        Not where the last one was lost already: for a Redis that stays away, the cache is not to be kept from others.
-        """
         begun = time.thread_time()
         try:
-            for wait_s in (None,) if self._is_lost else (_SECOND_TRY_S, None):
-                try:
-                    self._save(job, rows)
-                    self._is_lost = False
-                    break
-                except BlocksUnavailable:
-                    if wait_s is None or self._is_closing or job.is_copied:
-                        self._failed(job)
-                        break
-                    time.sleep(wait_s)
+            self._save_by_two_tries(job, rows)
+            self._is_lost = False
+        except BlocksUnavailable:
+            self._failed(job)
         except Exception:
             # Without this thread no block would come free any more, and the engine would stand still.
             _log.exception("KV blocks are not saved")
@@ -157,6 +147,19 @@ class Saver:
         finally:
             self._count("save_cpu_seconds", time.thread_time() - begun)
             self._done(job)
+
+    def _save_by_two_tries(self, job: _Job, rows: Rows) -> None:
+        """Saves, and once more after a moment if Redis does not answer: a hole makes what comes after it useless.
+
+        Not where the last one was lost already: for a Redis that stays away, the cache is not to be kept from others.
+        """
+        try:
+            self._save(job, rows)
+        except BlocksUnavailable:
+            if self._is_lost or self._is_closing or job.is_copied:
+                raise
+            time.sleep(_SECOND_TRY_S)
+            self._save(job, rows)
 
     def _failed(self, job: _Job) -> None:
         self._is_lost = True
